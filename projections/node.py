@@ -11,7 +11,7 @@ from collections.abc import Collection
 from msgspec import UNSET, Struct, field
 
 from schemas.audits import InstanceReport
-from schemas.claims import GroupMember
+from schemas.claims import GroupMember, NodeStatus
 from schemas.inventory import Aggregate, HugePages, Hypervisor, OperatorFields, ResourceRule
 from schemas.requests import NumaWant, PciWant
 from schemas.resources import RESOURCES, ObservedResources, Resources
@@ -151,7 +151,7 @@ class Node(Struct, gc=False):
     """
 
     node_id: str
-    status: str = "enabled"
+    status: NodeStatus = "enabled"
     status_reason: str = ""
     vcpus: ResourceRule = ResourceRule()
     pcpus: ResourceRule = ResourceRule()

@@ -49,6 +49,8 @@ class LeakAudit:
     def silences(self, ledger: Ledger, now_ms: int, interval_ms: int, ran_ms: int | None = None) -> list[Message]:
         """`NodeSilent` for nodes without an audit for three times `interval_ms`, and a second one after six, which confirms the finding.
 
+        A failed audit is none: it says that the host is not known, and what is not known for so long takes nothing new.
+
         More are said only where they make or confirm a finding that nothing else would, as no record touches such a node: of a claim past
         its deadline that nothing confirmed, of members that a group left, and of what is still claimed on a withdrawn node. However many
         claims wait for it, that is at most one in three times `interval_ms`.
@@ -83,7 +85,14 @@ class LeakAudit:
         return found
 
     def _heard_ms(self, node: Node, now_ms: int, ran_ms: int) -> int:
-        """When a node was last heard of: the append time of its last audit, or what this timer knows where that was still to come."""
+        """When an audit last told something of a node. While its audits fail that is as long ago as its own host says."""
+        came_ms = self._came_ms(node, now_ms, ran_ms)
+        if node.unknown_since_ms is None:
+            return came_ms
+        return min(came_ms, max(node.unknown_since_ms, node.audit.taken_at_ms if node.audit is not None else 0))
+
+    def _came_ms(self, node: Node, now_ms: int, ran_ms: int) -> int:
+        """When the last audit of a node came: its append time, or what this timer knows where that was still to come."""
         node_id, heard_ms = node.node_id, self.leaks.marks[node.node_id].heard_ms
         if heard_ms <= now_ms and node_id not in self._heard_here:
             return heard_ms

@@ -7,6 +7,7 @@ node that is silent from each audit to its next, since its producer pauses longe
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 
 import msgspec
@@ -27,7 +28,7 @@ TAIL_RECORDS = 2_000
 FALLS_MIN = 2
 """A spool that is carried on late, or again, puts older records behind newer ones once; who does so again is another process."""
 SILENCES_MIN = 2
-"""A producer that hung once is silent once; one whose interval is too long is so between all of its audits."""
+"""A producer that hung once is silent once; one whose interval is too long is so between its audits, or at least before half of them."""
 
 
 class _Stamp(Struct):
@@ -58,16 +59,17 @@ def producers(log: Log) -> Iterator[Check]:
 def intervals(log: Log) -> Iterator[Check]:
     """Nodes that were called silent before the very next audit of theirs was even taken; nothing where there are none."""
     silent: dict[str, tuple[str, int, int, int]] = {}
-    silences: dict[str, int] = {}
+    silences, audits = Counter[str](), Counter[str]()
     for record in topic_records(log, CLAIMS, TAIL_RECORDS):
         said = decode(CLAIMS, record.value)
         if isinstance(said, NodeSilent):
             silent.setdefault(said.node_id, (said.producer, said.epoch, said.counter + 1, record.time_ms))
-        elif isinstance(said, NodeObserved) and said.node_id in silent:
-            *awaited, told_ms = silent.pop(said.node_id)
+        elif isinstance(said, NodeObserved):
+            audits[said.node_id] += 1
+            *awaited, told_ms = silent.pop(said.node_id, ("", 0, 0, 0))
             if [said.producer, said.epoch, said.counter] == awaited and said.taken_at_ms > told_ms:
-                silences[said.node_id] = silences.get(said.node_id, 0) + 1
-    if often := sorted(node_id for node_id, times in silences.items() if times >= SILENCES_MIN):
+                silences[said.node_id] += 1
+    if often := sorted(node_id for node_id, times in silences.items() if times >= max(SILENCES_MIN, audits[node_id] / 2)):
         says = f"{units.counted(len(often), 'node')} silent from one audit to the next ({few(often)}), though the producer goes on"
         fix = (
             "report more often than three times `claimlog run --audit-interval` (produce libvirt --interval), or raise that on every "

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Annotated, Any, Literal
 from uuid import uuid4
 
 import msgspec
-from cyclopts import Parameter
+from cyclopts import Parameter, Token
 from msgspec import to_builtins
 
 from schemas.requests import Flavor, Hints, PlacementRequested, ServerGroup
@@ -21,7 +21,15 @@ from streams.cli.problems import UsageProblem
 
 GroupPolicy = Literal["affinity", "anti-affinity", "soft-affinity", "soft-anti-affinity"]
 
-Given = Annotated[str, Parameter(show_default=False)]
+
+def _name(_type: type[str], tokens: Sequence[Token]) -> str:
+    """A flag's name. One left empty (`--zone "$UNSET"`) is a mistake, and not as if the flag were left out. Raises ValueError."""
+    if not tokens[0].value:
+        raise ValueError("expected a name, and it is empty; leave the flag out for none")
+    return tokens[0].value
+
+
+Given = Annotated[str, Parameter(show_default=False, converter=_name)]
 Size = Annotated[str | None, Parameter(show_default=False)]
 """An amount. One of 0 is an answer, and none at all (`--memory "$UNSET"`) is a mistake; neither is as if the flag were left out."""
 HINTS = ("same_host", "different_host", "build_near_host_ip", "cidr", "query")

@@ -23,6 +23,7 @@ from streams.clock import SystemClock, wall_clock_ms
 from streams.ledger_topics import open_ledger
 
 if TYPE_CHECKING:
+    from producers.openstack import Reach
     from producers.openstack_hosts import ListedHost
     from streams.cli.produce.notifications import Feed, Source
     from streams.cli.produce.publishing import Persistent
@@ -32,6 +33,8 @@ SOURCE_FORMS = "FILE of JSON lines, FILE.json, - for stdin, or kafka://HOST:PORT
 WAIT_SECONDS = 0.5
 """Longest sleep: how late an interrupt is heard."""
 ALL = "kafka://"
+NEWER_LIST = "--hypervisors does not list it: give it a newer list"
+"""What to do about a node that neither the list nor any message names."""
 
 FromFlag = Annotated[tuple[str, ...], Parameter(name="--from", negative=(), allow_leading_hyphen=True, help=f"{SOURCE_FORMS}; repeatable.")]
 HypervisorsFlag = Annotated[
@@ -130,14 +133,17 @@ def _append(log: Log, messages: list[Message], persistent: Persistent) -> None:
 
 
 def _told(feed: Feed, *, listed: bool) -> list[str]:
-    lacking = "--hypervisors does not list it: give it a newer list" if listed else "pass --hypervisors"
-    tally, reach = feed.tally, feed.follower.reach()
+    tally = feed.tally
     written = f"{counted(tally.events, 'life-cycle event')}, {counted(tally.configured, 'node setting')}"
     lines = [f"{counted(tally.notifications, 'notification')}: {written}, {counted(tally.dead_letters, 'dead letter')}"]
+    return lines + reach_lines(feed.follower.reach(), NEWER_LIST if listed else "pass --hypervisors")
+
+
+def reach_lines(reach: Reach, lacking: str) -> list[str]:
+    """What could not be told of the cloud, and why; `lacking` is what to do about a node that no message named."""
+    lines = []
     if reach.too_late:
-        lines.append(
-            f"{counted(reach.too_late, 'message')} came too late to be put in order with the others of its instance: not counted"
-        )
+        lines.append(f"{counted(reach.too_late, 'message')} came too late to be put in order with others of the same instance: not counted")
     if reach.hosts:
         lines.append(
             f"the node of {', '.join(reach.hosts)} is not known: no message named it, so what {reach.instances} instances use there is "

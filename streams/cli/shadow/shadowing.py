@@ -12,28 +12,27 @@ from typing import NamedTuple
 from msgspec import Struct
 from msgspec.structs import replace
 
-from producers.openstack import OpenStack
+from producers.openstack import OpenStack, Reach
 from producers.openstack_messages import Key, Notification, read_notification
 from producers.openstack_payloads import Fact, InstanceFact, read_fact
 from producers.openstack_requests import Answered, Asked, read_request
 from producers.openstack_stats import HostStats
 from producers.source import said
 from projections.ledger import Ledger
-from schemas.claims import NodeConfigured, NodeObserved
+from schemas.claims import NodeConfigured, NodeObserved, NodeStatus
 from schemas.codec import Unreadable, encode
 from schemas.inventory import Hypervisor, OperatorFields
 from schemas.lifecycle import InstanceArrived, InstanceResized, LifecycleEvent
 from schemas.results import Decision
 from schemas.topics import LIFECYCLE
+from streams.cli.shadow.choices import OWNER, Choices
 from streams.log.base import Message, Record
 from streams.reconciler import reconcile
-from streams.scheduling.ask import Ask
 from streams.scheduling.comparing import Compared, compare
 from streams.scheduling.fleet import Fleet
 from streams.scheduling.policy import Policy, digest
 from streams.scheduling.select import Engine
 
-OWNER = "shadow"
 TWICE_US = 5_000_000
 """So far apart at most are a legacy and a versioned message that Nova sends of one thing."""
 
@@ -177,13 +176,17 @@ class Shadow:
         self.ledger = Ledger(0, 1)
         self._engine, self._policy, self._digest = engine, policy, digest(policy)
         self._follower, self._stats = _follower(nodes), HostStats()
-        self._laid: dict[str, str] = {}
         self._members: dict[str, frozenset[str]] = {}
         """Who was in each group when it was named last."""
         self.fleet = Fleet([self.ledger])
+        self._choices = Choices(self.fleet)
         for node in nodes:
             self._observe(node.node_id, node.hypervisor or Hypervisor(), 0)
             self._apply(0, node.node_id, encode(node.configured))
+
+    def reach(self) -> Reach:
+        """What could not be told of the fleet until now."""
+        return self._follower.reach()
 
     def rows(self, messages: Iterable[Said], answers: Sequence[Outcome]) -> Iterator[Row]:
         """A row for each request, as it is come to; `answers` are the other scheduler's, in the same order."""
@@ -195,7 +198,11 @@ class Shadow:
                 continue
             for event in _events(self._follower, each):
                 self._fold(event, time_ms)
-            self._count(each.fact, time_ms)
+            if isinstance(each.fact, InstanceFact):
+                self._choices.told(each.fact, self._follower.services.node_of(each.fact.compute))
+                self._count(each.fact, time_ms)
+            elif isinstance(each.about, Answered) and each.about.reason:
+                self._choices.give_back(each.about.instance_id)
             for record in self._follower.configured():
                 self._apply(time_ms, record.node_id, encode(record))
                 self.fleet.touch(0, [record.node_id])
@@ -214,7 +221,7 @@ class Shadow:
         ask = self.fleet.ask(request, 0, owner=OWNER)
         decision = self._engine(self.fleet, ask, self._policy, self._digest)
         compared = compare(self.fleet, ask, decision, answer.node_id, self._policy, their_reason=answer.reason)
-        self._hold(asked.instance_id, ask, answer.node_id)
+        self._choices.take(asked.instance_id, ask, answer.node_id)
         return Row(time_ms=time_ms, asked=asked, decision=decision, compared=compared)
 
     def _join(self, group_id: str, members: Sequence[str]) -> None:
@@ -230,30 +237,17 @@ class Shadow:
             if other:
                 self.fleet.touch(0, [node.node_id])
 
-    def _hold(self, instance_id: str, ask: Ask, node_id: str | None) -> None:
-        """The other's choice takes its room at once, until the instance itself shows."""
-        self._lift(instance_id)
-        if node_id and node_id in self.ledger.nodes:
-            claim_id = f"{OWNER}/{ask.request.request_id}"
-            self.fleet.lay(replace(ask.item, claim_id=claim_id), node_id, 0)
-            self._laid[instance_id] = claim_id
-
-    def _lift(self, instance_id: str) -> None:
-        claim_id = self._laid.pop(instance_id, None)
-        if claim_id is not None:
-            self.fleet.lift(claim_id)
-
     def _fold(self, event: LifecycleEvent, time_ms: int) -> None:
-        self._lift(event.instance.instance_id)
+        self._choices.shown(event)
         message = said(LIFECYCLE, event)
         carried = reconcile(Record(LIFECYCLE, 0, 0, time_ms, message.key, message.value), 1)
         assert isinstance(carried, Message), carried
         self._apply(max(time_ms, event.event_time_ms), event.node_id, carried.value)
         self.fleet.touch(0, [event.node_id])
 
-    def _count(self, fact: Fact | None, time_ms: int) -> None:
+    def _count(self, fact: InstanceFact, time_ms: int) -> None:
         """What Nova's weighers read of a host besides room: I/O operations, and builds that failed."""
-        for host in self._stats.took(fact) if isinstance(fact, InstanceFact) else ():
+        for host in self._stats.took(fact):
             node = self.ledger.nodes.get(self._follower.services.node_of(host))
             if node is None or node.hypervisor is None:
                 continue
@@ -295,14 +289,14 @@ def _events(follower: OpenStack, each: Said) -> list[LifecycleEvent]:
     return [] if isinstance(found, Unreadable) else found
 
 
-def given(node_id: str, hypervisor: Hypervisor | None, fields: OperatorFields, status: str = "enabled") -> Given:
-    """A node with the operator's fields as they stand."""
+def given(node_id: str, hypervisor: Hypervisor | None, fields: OperatorFields, status: NodeStatus = "enabled", reason: str = "") -> Given:
+    """A node with the operator's fields, its status and the reason for it as they stand."""
     host = hypervisor.service_host if hypervisor is not None else ""
     configured = NodeConfigured(
         node_id=node_id,
         record_id=f"{OWNER}/{node_id}",
         fields=fields,
-        status="enabled" if status == "enabled" else "disabled",
-        reason="" if status == "enabled" else status,
+        status=status,
+        reason=reason,
     )
     return Given(node_id=node_id, host=host or node_id, hypervisor=hypervisor, configured=configured)

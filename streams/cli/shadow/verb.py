@@ -18,10 +18,10 @@ from streams.cli.given.documents import policy_named
 from streams.cli.printed import units
 from streams.cli.printed.funnel import miss_line, request_text
 from streams.cli.printed.output import Column, Report
-from streams.cli.printed.printable import printable
+from streams.cli.printed.printable import printable, say
 from streams.cli.printed.units import counted
 from streams.cli.problems import AnswerIncomplete, UsageProblem
-from streams.cli.produce.openstack import FromFlag, HypervisorsFlag, notifications
+from streams.cli.produce.openstack import NEWER_LIST, FromFlag, HypervisorsFlag, notifications, reach_lines
 from streams.cli.reading.open_log import opened
 
 if TYPE_CHECKING:
@@ -73,15 +73,19 @@ def shadow(
 ) -> int:
     """Replay the requests that Nova's scheduler answered through ours, and say where they agree, where they differ, and why.
 
-    What nodes have, and the operator's settings, are those of the log at --at, or of --hypervisors; what instances use at each request
-    follows from the notifications before it. Nothing is written. Exits 3 where the two differ; else 6 if there is no request to compare, if
-    no message says what Nova chose, or if messages cannot be read: what they say is missing from the fleet.
+    What nodes have, and the operator's settings, are those of the log at --at; with --hypervisors instead nodes have what is listed there,
+    and no settings. What instances use at each request follows from the notifications before it. Nothing is written. Exits 3 where the two
+    differ; else 6 if there is no request to compare, if no message says what Nova chose, or if messages cannot be read: what they say is
+    missing from the fleet.
     """
     from streams.cli.shadow.shadowing import Shadow, history, outcomes
     from streams.scheduling.select import engine as engine_of
 
     if engine not in ENGINES:
         raise UsageProblem(f"--engine {engine!r} is not known; known: {', '.join(ENGINES)}")
+    if hypervisors is not None and (log is not None or at != "now"):
+        flag = "--at" if log is None else "--log"
+        raise UsageProblem(f"{flag} goes with nodes of a log: leave it out, or leave out --hypervisors, which are the nodes then")
     chosen = policy_named(policy, "--policy")
     nodes, cut = _nodes(hypervisors, log, at)
     chosen, untested = _testable(chosen, nodes)
@@ -89,12 +93,16 @@ def shadow(
         sources = [stack.enter_context(notifications(spec)) for spec in source]
         messages = history(record for each in sources for record in _read_all(each))
     answers = outcomes(messages.messages, nodes)
-    rows = list(Shadow(nodes, engine_of(engine), chosen).rows(messages.messages, answers))
+    fleet = Shadow(nodes, engine_of(engine), chosen)
+    rows = list(fleet.rows(messages.messages, answers))
     counts: Counter[str] = Counter(row.compared.verdict for row in rows)
     shown = [_item(row) for row in rows if all_ or row.compared.verdict not in ALIKE]
     summary = {"requests": len(rows), "verdicts": dict(counts), "unreadable": len(messages.unreadable)}
     show.write(Report(columns=COLUMNS, items=shown, cut=cut, summary=summary))
+    lacking = "no node of the log is of that service_host" if hypervisors is None else NEWER_LIST
     sys.stderr.write(_told(counts, messages.unreadable, nodes) + untested)
+    for line in reach_lines(fleet.reach(), lacking):
+        say(line)
     if counts.keys() - ALIKE - {"unknown"}:
         return Exit.FINDINGS
     return Exit.INCOMPLETE if counts["unknown"] or messages.unreadable or not rows else Exit.DONE
@@ -117,7 +125,7 @@ def _nodes(hypervisors: Path | None, log: str | None, at: str) -> tuple[list[Giv
         node = state.node(node_id)
         if node is not None:
             fields = {name: getattr(node, name) for name in OperatorFields.__struct_fields__}
-            found.append(given(node_id, node.hypervisor, OperatorFields(**fields), node.status))
+            found.append(given(node_id, node.hypervisor, OperatorFields(**fields), node.status, node.status_reason))
     if not any(node.hypervisor is not None for node in found):
         raise AnswerIncomplete("no node on this log has totals: pass --hypervisors, or let `claimlog produce` audit the hosts")
     return found, state.cut

@@ -51,6 +51,8 @@ def fleet(tmp_path: Path) -> FleetLog:
         (("replay", "--verify", "--no-from-snapshots"), "--verify folds from the first record, and once more from a snapshot"),
         (("place", "--memory", "0GiB", "--vcpus", "0"), "nothing is asked for: every size is 0"),
         (("place", "--vcpus", "1", "--memory", ""), "--memory '': write an amount"),
+        (("place", "--vcpus", "1", "--zone", ""), "for --zone: expected a name, and it is empty"),
+        (("what-if", "--vcpus", "1", "--group", ""), "for --group: expected a name, and it is empty"),
         (("what-if", "--vcpus", "1", "--ratio", "vcpus=1", "--ratio", "vcpus=2"), "a resource has one ratio; name each once"),
         (("node", "retire", "--unheard-for", "0s"), "--unheard-for 0s: every node is unheard of for no time"),
         (("archive", "", "--below", "now"), "DIRECTORY '': expected the folder"),

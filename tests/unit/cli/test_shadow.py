@@ -23,7 +23,7 @@ from streams.log.base import Record
 from streams.scheduling.loading import named
 from streams.scheduling.select import ENGINES
 from tests.cli_log import FleetLog
-from tests.nova_cloud import LARGE, SMALL, START_S, NovaCloud, Sent, Size, envelope, node_of, sample
+from tests.nova_cloud import LARGE, SMALL, START_S, Instance, NovaCloud, Sent, Size, envelope, node_of, sample
 
 HUGE = Size("huge", 200, 512, 1)
 HOSTS = ("h1", "h2", "h3")
@@ -245,6 +245,68 @@ def test_novas_choice_takes_its_room_at_once_as_its_allocation_does() -> None:
     rows = shadowed(messages)
 
     assert verdicts(rows) == [("agrees", H1, H1), ("agrees", H2, H2)]
+
+
+BIG = Size("big", 1, 12 * 1024, 1)
+"""No two of it fit one of the nodes."""
+
+
+def room_after(messages: Iterable[Sent], cloud: NovaCloud) -> int:
+    """How many nodes have room for a big one after these messages."""
+    *_, probe = shadowed([*messages, *cloud.select("probe", BIG, is_found=False)])
+    return probe.decision.passed
+
+
+def test_a_build_that_never_began_to_use_its_host_gives_its_room_back() -> None:
+    """As when its claim fails on the host: the record is never there."""
+    cloud = NovaCloud()
+    asked = list(cloud.select("a", BIG))
+    a = cloud.instances["a"] = Instance("a", BIG)
+    began = [*asked, cloud.say("create.start", a, "compute:h1")]
+    failed = [*began, cloud.say("create.error", a, "compute:h1")]
+    elsewhere = [*failed, cloud.say("create.start", a, "compute:h2")]
+    given_up = [*elsewhere, cloud.say("create.error", a, "compute:h2")]
+    a.state = "error"
+    in_error = [*elsewhere, cloud.say("update", a, "conductor:conductor")]
+    deleted = [*began, *cloud.delete("a")]
+    refused = [*began, *islice(cloud.select("a", BIG, is_found=False), 1, None)]
+
+    found = [room_after(each, cloud) for each in (asked, began, failed, elsewhere, given_up, in_error, deleted, refused)]
+
+    assert found == [3, 2, 3, 2, 3, 3, 3, 3], "asked alone: no message says where"
+
+
+@pytest.mark.parametrize("move", ["resize", "live_migrate", "evacuate"])
+def test_a_move_keeps_its_room_until_it_shows_there_whatever_is_said_where_it_comes_from(move: str) -> None:
+    cloud = NovaCloud()
+    before = list(cloud.create("a", "h1", BIG))
+    moving = cloud.resize("a", "h2", BIG) if move == "resize" else getattr(cloud, move)("a", "h2")
+    a = cloud.instances["a"]
+    a.task = "resize_prep" if move == "resize" else "migrating" if move == "live_migrate" else "rebuilding"
+    asked = [*before, cloud.say("update", a, "api:api"), *cloud.select("a", BIG, ignore_hosts=["h1"])]
+    probes = [*cloud.select("p1", BIG, is_found=False)]
+    a.power = "shutdown"  # as nova-compute finds it there
+    probes += [cloud.say("update", a, "compute:h1"), *cloud.select("p2", BIG, is_found=False)]
+
+    _, *rows = shadowed([*asked, *probes, *moving, *cloud.select("p3", BIG, is_found=False)])
+
+    assert [row.decision.passed for row in rows] == [1, 1, 1 if move == "resize" else 2], "a resize waits to be confirmed"
+
+
+def test_a_move_that_was_over_before_it_showed_anywhere_gives_its_room_back() -> None:
+    """Where it goes later, without asking, is taken for the answer, as no message says what that was."""
+    cloud = NovaCloud()
+    before = list(cloud.create("a", "h1", BIG))
+    a = cloud.instances["a"]
+    a.task = "resize_prep"
+    asked = [*before, cloud.say("update", a, "api:api"), *cloud.select("a", BIG, ignore_hosts=["h1"])]
+    first = list(cloud.select("p1", BIG, is_found=False))
+    a.task = None
+    over = [cloud.say("update", a, "conductor:conductor"), *cloud.select("p2", BIG, is_found=False)]
+
+    _, *rows = shadowed([*asked, *first, *over, *cloud.live_migrate("a", "h2")])
+
+    assert [row.decision.passed for row in rows] == [1, 2]
 
 
 def test_a_host_where_a_build_failed_comes_last_until_one_goes_well_there() -> None:
@@ -526,3 +588,39 @@ def test_nothing_to_compare_is_no_agreement(tmp_path: Path, capsys: pytest.Captu
 
     assert code == 6
     assert "0 requests: the scheduler's notifications" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("flags", "flag"), [(("--at", "-2h"), "--at"), (("--log", "sqlite:nowhere", "--at", "-2h"), "--log")])
+def test_a_log_beside_a_list_of_hypervisors_is_refused(
+    flags: tuple[str, ...], flag: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = run(["shadow", "--from", lines(tmp_path / "n.jsonl", []), "--hypervisors", detail(tmp_path / "h.json"), *flags])
+
+    assert code == 2
+    assert capsys.readouterr().err.startswith(f"claimlog: {flag} goes with nodes of a log")
+
+
+def test_services_whose_node_is_not_known_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    cloud = NovaCloud()
+    service = json.loads(sample("service-update"))
+    service["payload"]["nova_object.data"] |= {"host": "h9", "disabled": True}
+    cloud.now_us += 1_000_000
+    said = [Sent("compute:h9", envelope(service, cloud.now_us, "s")), *cloud.select("a", SMALL), *cloud.create("a", "h1")]
+
+    code = run(["shadow", "--from", lines(tmp_path / "n.jsonl", said), "--hypervisors", detail(tmp_path / "h.json")])
+
+    assert code == 0
+    assert "services on h9: no message named their node, so status and aggregates are not told" in capsys.readouterr().err
+
+
+def test_a_node_of_a_log_keeps_its_status_and_the_reason(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    cloud = NovaCloud()
+    messages = lines(tmp_path / "n.jsonl", [*cloud.select("a", SMALL), *cloud.create("a", "h1")])
+    spec = f"sqlite:{tmp_path}/l.db"
+    run(["produce", "openstack", "--from", messages, "--hypervisors", detail(tmp_path / "h.json"), "--log", spec])
+    run(["node", "drain", H1, "--reason", "fan broken", "--log", spec])
+
+    code = run(["shadow", "--from", messages, "--log", spec])
+
+    assert code == 3
+    assert "ComputeFilter: draining (fan broken)" in capsys.readouterr().out

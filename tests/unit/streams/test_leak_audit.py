@@ -395,6 +395,35 @@ def test_a_step_of_this_hosts_clock_makes_no_node_silent_where_times_are_still_t
     assert audit.silences(ledger, START_MS + 3_600_000, 60_000, 6_000) == []
 
 
+def test_a_node_whose_audits_fail_for_three_intervals_is_silent_until_one_tells_something() -> None:
+    """It reports all the time, and nothing is known of it: what is placed there may never start."""
+    history = History()
+    history.audit({}, at_s=0)
+    history.audit({}, at_s=60)
+    for at_s in (120, 180, 240):
+        history.audit(at_s=at_s, failed="libvirtd does not answer")
+    ledger, audit, _ = all_folded(history)
+
+    in_time = audit.silences(ledger, START_MS + 299_999, 60_000)
+    (word,) = audit.silences(ledger, START_MS + 300_000, 60_000)
+    record = decode_keyed(CLAIMS, word.key, word.value)
+    history.append(word.key, word.value, at_s=300)
+    fold(ledger, audit, Observed(0), history.records[-1])
+    was_silent = ledger.nodes["n1"].silent_since_ms
+    history.audit(at_s=301, failed="libvirtd does not answer")
+    fold(ledger, audit, Observed(0), history.records[-1])
+    still_silent = ledger.nodes["n1"].silent_since_ms
+    history.audit({}, at_s=360, complete=False)
+    fold(ledger, audit, Observed(0), history.records[-1])
+
+    assert in_time == []
+    assert isinstance(record, NodeSilent)
+    assert (record.counter, record.silent_since_ms) == (5, START_MS + 120_000)
+    assert (was_silent, still_silent, ledger.nodes["n1"].silent_since_ms) == (START_MS + 120_000, START_MS + 120_000, None)
+    assert audit.silences(ledger, START_MS + 539_999, 60_000) == []
+    assert len(audit.silences(ledger, START_MS + 540_000, 60_000)) == 1
+
+
 def test_two_hosts_say_the_same_silence_in_the_same_bytes(quiet: tuple[Ledger, LeakAudit]) -> None:
     ledger, audit = quiet
 
