@@ -18,6 +18,7 @@ from schemas.requests import Flavor, NumaWant, PciWant, PlacementCancelled, Plac
 from schemas.resources import Limits
 from schemas.results import InstancesPlaced, SchedulerStarted
 from schemas.topics import CLAIMS, REQUESTS, RESULTS
+from streams.cli.reading.relief import Relief
 from streams.log.base import Message
 from streams.scheduler import GROUP
 from streams.scheduling.options import Options
@@ -201,6 +202,13 @@ def test_at_a_moment_before_the_answer_there_is_none_to_tell_of(fleet: FleetLog,
     assert [(said.code, said.out) for said in early] == [(6, "")] * 2
     assert all("request r1 had no answer yet then: it was answered at" in said.err for said in early)
     assert late.code == 0
+
+
+def test_leaks_that_would_not_make_room_enough_are_told_without_that_promise() -> None:
+    relief = Relief("c01", 2, (0, 0, 1024, 0), fits=False)
+
+    assert relief.told == "2 leaks on c01 hold 1 GiB -> claimlog leaks --node c01 --explain"
+    assert structs.replace(relief, fits=True).told.startswith("2 leaks on c01 hold 1 GiB; without them the request would fit there -> ")
 
 
 def test_of_several_instances_a_leak_is_said_to_make_room_for_one(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
