@@ -609,6 +609,7 @@ def test_what_a_large_result_had_no_room_for_is_shown_as_it_comes_out_again(
     ("changes", "why"),
     [
         ({"engine": "of tomorrow"}, "decided by the engine 'of tomorrow' of another version of claimlog; known: auto"),
+        ({"policy_digest": "of-another-log"}, "the text of its policy of-another-log is not at hand"),
         ({"cut": (2, 2, 2)}, "it was decided on 3 partitions of claims, this log has 2"),
         ({"overlay": ("@",)}, "a claim without a name was laid over the decision and is not among the claims at hand"),
         ({"overlay": ("s-1.x@",)}, "s-1.x was laid over the decision and is not among the claims at hand"),
