@@ -270,7 +270,7 @@ def of_node(look: Look) -> list[FindingDifference]:
     found: list[FindingDifference] = []
     if _is_over(node):
         found.append(FindingDifference("negative-free"))
-    if (node.silent_since_ms is not None or node.unknown_since_ms is not None) and node.status != "withdrawn":
+    if (node.silent_since_ms is not None or node.audits_fail) and node.status != "withdrawn":
         found.append(FindingDifference("silent-node"))
     if look.homes and node.status != "withdrawn":
         found += _left_behind(node, look.homes)

@@ -248,7 +248,7 @@ def _silent(look: Look, difference: FindingDifference) -> Description:
         causes=causes.all(),
         missing=f"HypervisorAudited of {node.node_id}",
         fix=f"claimlog node disable {quote(node.node_id)} --reason 'no audits'",
-        note=f"its audits fail: {node.unknown_reason}" if node.unknown_since_ms is not None else "its audits stopped coming",
+        note=f"its audits fail: {node.unknown_reason}" if node.audits_fail else "its audits stopped coming",
     )
 
 

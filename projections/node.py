@@ -221,6 +221,13 @@ class Node(Struct, gc=False):
         """Epoch and counter of the last audit by each producer that ever audited the node, or tried to: a failed one counts as well."""
         return {source.removeprefix("audits|"): seen for source, seen in self.sources.items() if source.startswith("audits|")}
 
+    @property
+    def audits_fail(self) -> bool:
+        """Whether the newest audit told nothing. One that told something may still leave unknown what a failed one before it did."""
+        if self.unknown_since_ms is None:
+            return False
+        return self.audit is None or any(seen > (self.audit.epoch, self.audit.counter) for seen in self.last_audits().values())
+
     def rule(self, resource: str) -> ResourceRule:
         """The operator's rule for a resource."""
         rule: ResourceRule = getattr(self, resource)

@@ -135,8 +135,10 @@ def _unknown(finding: OpenRecord, node: Node, now_ms: int, report_age_ms: int) -
         return ""  # The operator's word that the node is withdrawn is all that there will ever be.
     if not isinstance(finding, LeakConfirmed):
         return "only suspected: wait for the next audit, an event may still be on its way"
-    if node.unknown_since_ms is not None or node.silent_since_ms is not None:
+    if node.audits_fail or node.silent_since_ms is not None:
         return f"what is on {node.node_id} is not known now: its audits fail or do not come"
+    if node.unknown_since_ms is not None:
+        return f"what is on {node.node_id} is not known in full: no audit was complete since one failed"
     if node.full is None or now_ms - node.complete_ms > report_age_ms:
         age = f"{(now_ms - node.complete_ms) // 1000} s old" if node.full is not None else "missing"
         return f"the last complete audit of {node.node_id} is {age}; audit the host first, or allow more with --report-age"

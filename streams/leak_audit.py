@@ -35,8 +35,8 @@ class LeakAudit:
 
     def __init__(self, partition: int, leaks: Leaks | None = None) -> None:
         self.leaks = leaks if leaks is not None else Leaks(partition)
-        self._heard_here: dict[str, tuple[dict[str, tuple[int, int]], int]] = {}
-        """Of nodes whose append times are still to come: their last audits, and when the timer found these first, by its own clock."""
+        self._heard_here: dict[str, tuple[int, int]] = {}
+        """Of nodes whose append times are still to come: where the last audit is that told something, and when the timer found it."""
 
     def step(self, ledger: Ledger, observed: Observed, step: Step) -> list[FindingRecord]:
         """The findings that one step of the ledger made, confirmed or resolved; call after both folds applied it, for every step."""
@@ -85,18 +85,12 @@ class LeakAudit:
         return found
 
     def _heard_ms(self, node: Node, now_ms: int, ran_ms: int) -> int:
-        """When an audit last told something of a node. While its audits fail that is as long ago as its own host says."""
-        came_ms = self._came_ms(node, now_ms, ran_ms)
-        if node.unknown_since_ms is None:
-            return came_ms
-        return min(came_ms, max(node.unknown_since_ms, node.audit.taken_at_ms if node.audit is not None else 0))
-
-    def _came_ms(self, node: Node, now_ms: int, ran_ms: int) -> int:
-        """When the last audit of a node came: its append time, or what this timer knows where that was still to come."""
-        node_id, heard_ms = node.node_id, self.leaks.marks[node.node_id].heard_ms
+        """When a node last told something: the append time of that audit, or what this timer knows where that was still to come."""
+        node_id, mark = node.node_id, self.leaks.marks[node.node_id]
+        heard_ms = mark.told_ms if mark.told_ms >= 0 else mark.heard_ms
         if heard_ms <= now_ms and node_id not in self._heard_here:
             return heard_ms
-        last = node.last_audits()
+        last = -1 if node.audit is None else node.audit.offset
         known, first_ms = self._heard_here.get(node_id, (None, ran_ms))
         if known != last:
             if heard_ms <= now_ms:

@@ -395,33 +395,60 @@ def test_a_step_of_this_hosts_clock_makes_no_node_silent_where_times_are_still_t
     assert audit.silences(ledger, START_MS + 3_600_000, 60_000, 6_000) == []
 
 
-def test_a_node_whose_audits_fail_for_three_intervals_is_silent_until_one_tells_something() -> None:
-    """It reports all the time, and nothing is known of it: what is placed there may never start."""
+@pytest.mark.parametrize("ahead_s", [-600, 0, 600])
+def test_a_node_whose_audits_fail_for_three_intervals_is_silent_until_one_tells_something(ahead_s: int) -> None:
+    """It reports all the time, and nothing is known of it: what is placed there may never start. Its host's clock makes no difference."""
     history = History()
-    history.audit({}, at_s=0)
-    history.audit({}, at_s=60)
-    for at_s in (120, 180, 240):
-        history.audit(at_s=at_s, failed="libvirtd does not answer")
+    for at_s in (0, 60):
+        history.audit({}, at_s=at_s, taken_s=at_s + ahead_s)
+    for at_s in (120, 180):
+        history.audit(at_s=at_s, taken_s=at_s + ahead_s, failed="libvirtd does not answer")
     ledger, audit, _ = all_folded(history)
 
-    in_time = audit.silences(ledger, START_MS + 299_999, 60_000)
-    (word,) = audit.silences(ledger, START_MS + 300_000, 60_000)
+    in_time = audit.silences(ledger, START_MS + 239_999, 60_000)
+    (word,) = audit.silences(ledger, START_MS + 240_000, 60_000)
     record = decode_keyed(CLAIMS, word.key, word.value)
-    history.append(word.key, word.value, at_s=300)
-    fold(ledger, audit, Observed(0), history.records[-1])
-    was_silent = ledger.nodes["n1"].silent_since_ms
-    history.audit(at_s=301, failed="libvirtd does not answer")
-    fold(ledger, audit, Observed(0), history.records[-1])
+    history.append(word.key, word.value, at_s=240)
+    history.audit(at_s=241, taken_s=241 + ahead_s, failed="libvirtd does not answer")
+    ledger, audit, _ = all_folded(history)
     still_silent = ledger.nodes["n1"].silent_since_ms
-    history.audit({}, at_s=360, complete=False)
-    fold(ledger, audit, Observed(0), history.records[-1])
+    history.audit({}, at_s=300, taken_s=300 + ahead_s, complete=False)
+    ledger, audit, _ = all_folded(history)
 
     assert in_time == []
     assert isinstance(record, NodeSilent)
-    assert (record.counter, record.silent_since_ms) == (5, START_MS + 120_000)
-    assert (was_silent, still_silent, ledger.nodes["n1"].silent_since_ms) == (START_MS + 120_000, START_MS + 120_000, None)
-    assert audit.silences(ledger, START_MS + 539_999, 60_000) == []
-    assert len(audit.silences(ledger, START_MS + 540_000, 60_000)) == 1
+    assert (record.counter, record.silent_since_ms) == (4, START_MS + 60_000)
+    assert (still_silent, ledger.nodes["n1"].silent_since_ms) == (START_MS + 60_000, None)
+    assert audit.silences(ledger, START_MS + 479_999, 60_000) == []
+    assert len(audit.silences(ledger, START_MS + 480_000, 60_000)) == 1
+
+
+def test_a_node_that_never_told_anything_is_silent_after_its_first_three_failures() -> None:
+    history = History()
+    for at_s in (0, 60, 120, 180):
+        history.audit(at_s=at_s, failed="libvirtd does not answer")
+    ledger, audit, _ = all_folded(history)
+
+    assert audit.silences(ledger, START_MS + 179_999, 60_000) == []
+    (word,) = audit.silences(ledger, START_MS + 180_000, 60_000)
+    record = decode_keyed(CLAIMS, word.key, word.value)
+    assert isinstance(record, NodeSilent)
+    assert (record.counter, record.silent_since_ms) == (4, START_MS)
+
+
+def test_audits_that_tell_something_end_what_a_failed_one_began_be_they_complete_or_not() -> None:
+    history = History()
+    history.audit({}, at_s=0)
+    for at_s in (60, 120):
+        history.audit(at_s=at_s, failed="libvirtd does not answer")
+    ledger, audit, observed = all_folded(history)
+    failing = [record.kind for record in audit.open_findings()]
+    history.audit({}, at_s=180, complete=False)
+    said = fold(ledger, audit, observed, history.records[-1])
+
+    assert failing == ["silent-node"]
+    assert [(type(each), each.finding_id) for each in said] == [(LeakResolved, "silent-node/n1")]
+    assert (ledger.nodes["n1"].unknown_since_ms, ledger.nodes["n1"].audits_fail) == (START_MS + 60_000, False)
 
 
 def test_two_hosts_say_the_same_silence_in_the_same_bytes(quiet: tuple[Ledger, LeakAudit]) -> None:
