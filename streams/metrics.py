@@ -124,7 +124,8 @@ class _Fleet(Collector):
         rows = [row for row in every if row.status != "withdrawn"]
         blind = GaugeMetricFamily("claimlog_nodes_unseen", "Nodes whose state is not known now, and why", labels=["why"])
         blind.add_metric(["audit-failed"], sum(row.unknown_since_ms is not None for row in rows))
-        blind.add_metric(["silent"], sum(row.silent_since_ms is not None for row in rows))
+        # Each node once: one whose audits fail falls silent after a while.
+        blind.add_metric(["silent"], sum(row.silent_since_ms is not None and row.unknown_since_ms is None for row in rows))
         blind.add_metric(["never-audited"], sum(row.audit_taken_at_ms is None for row in rows))
         yield blind
         nodes = GaugeMetricFamily("claimlog_nodes", "Nodes by the status that operators gave them", labels=["status"])

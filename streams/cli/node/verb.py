@@ -189,7 +189,8 @@ def _audit(row: NodeResources, node: Node, as_of_ms: int) -> str:
         guests = "1 guest does" if len(since_ms) == 1 else f"{len(since_ms)} guests do"
         said += f" ({guests} not answer, since {units.moment(min(since_ms))})"
     if row.unknown_since_ms is not None:
-        said += f"; unknown since {units.moment(row.unknown_since_ms)}" + (f": {node.unknown_reason}" if node.unknown_reason else "")
+        since = units.moment(row.unknown_since_ms)
+        said += f"; unknown since {since}: {node.unknown_reason}" if node.audits_fail else f"; none complete since one failed at {since}"
     if row.silent_since_ms is not None:
         said += f"; silent since {units.moment(row.silent_since_ms)}"
     return said

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -54,11 +56,20 @@ def test_show_says_why_the_first_audit_of_a_node_failed(tmp_path: Path, capsys: 
     at = {"epoch": 1, "counter": 1, "taken_at_ms": fleet.now_ms, "mono_ms": 0, "unknown_since_ms": fleet.now_ms}
     fleet.append(AUDITS, AuditFailed(node_id="c01", producer="p", reason="no answer in 3 s", **at))
 
-    said = fleet.run(capsys, "node", "show", "c01").out
+    failing = audit_line(fleet, capsys)
+    look: dict[str, Any] = {"taken_at_ms": fleet.now_ms, "mono_ms": 0, "hypervisor": Hypervisor(), "instances": ()}
+    fleet.append(AUDITS, HypervisorAudited(node_id="c01", producer="p", epoch=1, counter=2, digest="d", complete=False, **look))
+    answering = audit_line(fleet, capsys)
 
-    (line,) = [line for line in said.splitlines() if line.startswith("audit ")]
-    assert line.startswith("audit       never; unknown since ")
-    assert line.endswith(": no answer in 3 s")
+    assert failing.startswith("audit       never; unknown since ")
+    assert failing.endswith(": no answer in 3 s")
+    assert re.fullmatch(r"audit       \S+ ago, incomplete; none complete since one failed at \S+Z", answering)
+
+
+def audit_line(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> str:
+    """What `node show` says of the audits of c01."""
+    (line,) = [line for line in fleet.run(capsys, "node", "show", "c01").out.splitlines() if line.startswith("audit ")]
+    return line
 
 
 def test_show_says_which_figures_are_the_hosts_own_and_since_when_guests_do_not_answer(

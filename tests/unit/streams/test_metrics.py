@@ -187,11 +187,14 @@ def test_nodes_that_are_not_seen_are_counted_by_the_reason(served: tuple[Metrics
 
     metrics.rows["n1"] = NodeResources(node_id="n1", partition=0, offset=1, unknown_since_ms=1, audit_taken_at_ms=1)
     metrics.rows["n2"] = NodeResources(node_id="n2", partition=0, offset=2)
+    metrics.rows["n3"] = NodeResources(node_id="n3", partition=0, offset=3, silent_since_ms=1, audit_taken_at_ms=1)
+    # Its audits have failed for so long that it takes nothing new.
+    metrics.rows["n4"] = NodeResources(node_id="n4", partition=0, offset=4, unknown_since_ms=1, silent_since_ms=1, audit_taken_at_ms=1)
 
     text = got(f"{url}/metrics")[1]
-    assert 'claimlog_nodes_unseen{why="audit-failed"} 1.0' in text
+    assert 'claimlog_nodes_unseen{why="audit-failed"} 2.0' in text
     assert 'claimlog_nodes_unseen{why="never-audited"} 1.0' in text
-    assert 'claimlog_nodes_unseen{why="silent"} 0.0' in text
+    assert 'claimlog_nodes_unseen{why="silent"} 1.0' in text
 
 
 def test_a_node_that_was_withdrawn_is_missed_by_nobody(served: tuple[Metrics, Health, str]) -> None:
