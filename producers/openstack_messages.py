@@ -42,7 +42,7 @@ LEGACY_ACTIONS = {
     "live.migration.force.complete": "live_migration_force_complete",
 }
 """Legacy actions that versioned notifications call otherwise."""
-LEGACY_EVENTS = {"compute_task.build_instances": "compute_task.build_instances.error"}
+LEGACY_EVENTS = {f"compute_task.{task}": f"compute_task.{task}.error" for task in ("build_instances", "migrate_server", "rebuild_server")}
 """Legacy events outside of instances that versioned notifications call otherwise."""
 PHASES = ("start", "end", "error")
 RANKS = {"start": 0, "": 1, "end": 2, "error": 2}

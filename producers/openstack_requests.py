@@ -20,7 +20,9 @@ from schemas.guests import Image, PciWant
 from schemas.requests import INSTANCES_MAX, Hints, PlacementRequested, ServerGroup
 from schemas.units import Count, Name, Text
 
-SELECT, BUILD, MIGRATE = "scheduler.select_destinations", "compute_task.build_instances", "compute_task.migrate_server"
+SELECT = "scheduler.select_destinations"
+FAILED = frozenset({"compute_task.build_instances", "compute_task.migrate_server", "compute_task.rebuild_server"})
+"""What the conductor says of a build, a move or an evacuation for which there was no host (nova 34: conductor/manager.py)."""
 CHECK_HINT = "_nova_check_type"
 """A rebuild in place asks whether its host still suits: nothing is chosen."""
 HINTS_OF_ONE = ("build_near_host_ip", "cidr", "query")
@@ -121,7 +123,7 @@ def read_request(said: Notification) -> Asked | Answered | Unreadable | None:
             if spec is None:
                 return None
             return _asked(said, spec) if said.phase == "start" else _answered(said, spec)
-        if said.action in {BUILD, MIGRATE}:
+        if said.action in FAILED:
             return _failed(said)
     except ValueError as error:
         return Unreadable("invalid", f"{said.event}: {error}")

@@ -134,8 +134,10 @@ class Bus:
     def read(self) -> list[Record]:
         """See `Source`. In about the order of time over all partitions. If it raises, the same are read again."""
         found = {place: self._from(place, offset) for place, offset in self._next.items()}
-        # A partition with more to come is read no further than the others: a full one would be days behind an empty one.
-        horizon_ms = min((records[-1].time_ms for records in found.values() if len(records) >= BATCH_RECORDS), default=None)
+        # A partition with more to come is read no further than the others: a full one would be days behind an empty one. Times are the
+        # senders' own and may go back, so the newest of a batch bounds the others: that batch is taken whole, and something always is.
+        full = [records for records in found.values() if len(records) >= BATCH_RECORDS]
+        horizon_ms = min((max(each.time_ms for each in records) for records in full), default=None)
         if horizon_ms is not None:
             found = {place: list(takewhile(lambda each: each.time_ms <= horizon_ms, records)) for place, records in found.items()}
         self._next |= {place: records[-1].offset + 1 for place, records in found.items() if records}

@@ -9,6 +9,9 @@ from io import BytesIO
 from pathlib import Path
 
 import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from producers.openstack import OpenStack, Told
 from producers.openstack_hosts import Listing, read_hypervisors
@@ -58,7 +61,7 @@ def created(host: str = "h1", uuid: str = "a") -> list[bytes]:
     return [sent.value for sent in NovaCloud().create(uuid, host)]
 
 
-def settings(messages: list[Message]) -> list[NodeConfigured]:
+def node_settings(messages: list[Message]) -> list[NodeConfigured]:
     return [decode_keyed(CLAIMS, message.key, message.value) for message in messages if message.topic == CLAIMS]
 
 
@@ -138,18 +141,18 @@ def test_a_disabled_or_fenced_service_disables_its_node_and_a_deleted_one_withdr
     feed = Feed(OpenStack(lambda _: 1))
     fed(feed, *created(), service(disabled=True, disabled_reason="fan broken"))
 
-    (disabled,) = settings(feed.settle())
+    (disabled,) = node_settings(feed.settle())
     fed(feed, service(at_s=1, forced_down=True))
-    (fenced,) = settings(feed.settle())
+    (fenced,) = node_settings(feed.settle())
     fed(feed, service(at_s=2))
-    (enabled,) = settings(feed.settle())
+    (enabled,) = node_settings(feed.settle())
     fed(feed, service(at_s=3, action="delete"))
-    (deleted,) = settings(feed.settle())
+    (deleted,) = node_settings(feed.settle())
 
     assert (disabled.node_id, disabled.status, disabled.reason) == ("h1.example.org", "disabled", "fan broken")
     assert [(each.status, each.reason) for each in (fenced, enabled)] == [("disabled", "forced down"), ("enabled", "")]
     assert (deleted.status, deleted.reason) == ("withdrawn", "its compute service was deleted")
-    assert settings(feed.settle()) == []
+    assert node_settings(feed.settle()) == []
 
 
 def test_the_newest_word_on_a_service_counts_whenever_it_comes() -> None:
@@ -159,7 +162,7 @@ def test_the_newest_word_on_a_service_counts_whenever_it_comes() -> None:
     for order in ([0, 1, 2], [2, 1, 0], [1, 2, 0]):
         feed = Feed(OpenStack(lambda _: 1))
         fed(feed, *created(), *[words[number] for number in order])
-        said.append(settings(feed.settle()))
+        said.append(node_settings(feed.settle()))
 
     assert said[0] == said[1] == said[2]
     assert (said[0][0].status, said[0][0].reason) == ("enabled", "")
@@ -169,9 +172,9 @@ def test_aggregates_and_zones_follow_their_hosts_and_leave_with_them() -> None:
     feed = Feed(OpenStack(lambda _: 1))
     fed(feed, *created("h1"), *created("h2", "b"), aggregate(["h1", "h2"], availability_zone="east", ssd="true"))
 
-    both = settings(feed.settle())
+    both = node_settings(feed.settle())
     fed(feed, aggregate(["h2"], action="remove_host", at_s=1, availability_zone="east", ssd="true"))
-    left = settings(feed.settle())
+    left = node_settings(feed.settle())
 
     metadata = {"availability_zone": "east", "ssd": "true"}
     inside = OperatorFields(zone="east", aggregates=(Aggregate(name="my-aggregate", metadata=metadata),))
@@ -185,7 +188,7 @@ def test_of_an_aggregate_with_several_zones_the_first_is_the_nodes_own_and_the_m
     feed = Feed(OpenStack(lambda _: 1))
     fed(feed, *created("h1"), aggregate(["h1"], availability_zone=" west,east"))
 
-    (word,) = settings(feed.settle())
+    (word,) = node_settings(feed.settle())
 
     named = Aggregate(name="my-aggregate", metadata={"availability_zone": " west,east"})
     assert word.fields == OperatorFields(zone="east", aggregates=(named,))
@@ -317,6 +320,35 @@ def test_a_partition_with_much_in_it_is_not_left_behind_by_one_with_little() -> 
     assert [record.value for record in first + second + rest] == [b"%d" % number for number in range(3 * BATCH_RECORDS)]
     assert first[-1].partition == 0
     assert BATCH_RECORDS <= len(first) < 2 * BATCH_RECORDS
+
+
+class Stamped(MemoryLog):
+    """A log whose records have the times of their senders, which go back."""
+
+    def __init__(self, topics: list[TopicSpec], times_ms: list[list[int]]) -> None:
+        super().__init__(topics)
+        self._times_ms = times_ms
+        self.append([Message("info", b"", b"%d" % number, partition=p) for p, times in enumerate(times_ms) for number in range(len(times))])
+
+    def read(self, topic: str, partition: int, offset: int, records_max: int = 1000, bytes_max: int = 8 << 20) -> list[Record]:
+        records = super().read(topic, partition, offset, records_max, bytes_max)
+        return [replace(record, time_ms=self._times_ms[partition][record.offset]) for record in records]
+
+
+@given(
+    old=st.lists(st.lists(st.integers(0, 2 * BATCH_RECORDS + 10), max_size=4), min_size=1, max_size=3),
+    lengths=st.lists(st.integers(0, 2 * BATCH_RECORDS + 10), min_size=3, max_size=3),
+)
+@example(old=[[BATCH_RECORDS - 1]], lengths=[BATCH_RECORDS + 100, 0, 0])
+@settings(max_examples=50, deadline=None)
+def test_all_messages_of_a_bus_are_read_whatever_the_clocks_of_their_senders_say(old: list[list[int]], lengths: list[int]) -> None:
+    """`old` are those of each partition whose sender's clock is a minute behind."""
+    times_ms = [[100_000 + each - 60_000 * (each in old[p]) for each in range(lengths[p])] for p in range(len(old))]
+    bus = bus_of(Stamped([TopicSpec("info", len(old))], times_ms), [])
+
+    found = [(record.partition, record.offset) for batch in iter(bus.read, []) for record in batch]
+
+    assert sorted(found) == [(p, offset) for p, times in enumerate(times_ms) for offset in range(len(times))]
 
 
 def test_messages_that_were_deleted_before_they_were_read_are_told_and_passed_over() -> None:

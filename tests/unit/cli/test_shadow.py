@@ -309,6 +309,22 @@ def test_a_move_that_was_over_before_it_showed_anywhere_gives_its_room_back() ->
     assert [row.decision.passed for row in rows] == [1, 2]
 
 
+@pytest.mark.parametrize(("task", "legacy"), [("rebuild_server", False), ("rebuild_server", True), ("migrate_server", False)])
+def test_a_move_or_an_evacuation_without_a_host_is_one_that_nova_found_none_for(task: str, *, legacy: bool) -> None:
+    cloud = NovaCloud()
+    before = [*cloud.create("a", "h1"), *islice(cloud.select("a", SMALL, ignore_hosts=["h1"]), 1)]
+    failed = json.loads(sample("compute_task-build_instances-error"))
+    failed["event_type"] = f"compute_task.{task}.error"
+    failed["payload"]["nova_object.data"]["instance_uuid"] = "a"
+    if legacy:
+        failed |= {"event_type": f"compute_task.{task}", "payload": {"instance_id": "a", "reason": "NoValidHost_Remote: none"}}
+
+    (row,) = shadowed([*before, cloud._sent(failed, "conductor:conductor")])
+
+    assert (row.compared.verdict, row.compared.theirs) == ("only-we", "")
+    assert "NoValidHost" in row.compared.why
+
+
 def test_a_host_where_a_build_failed_comes_last_until_one_goes_well_there() -> None:
     cloud = NovaCloud()
     messages = [*cloud.select("a", SMALL), *cloud.fail_to_create("a", "h1")]

@@ -170,6 +170,7 @@ def test_a_legacy_message_says_the_same_but_for_swap_and_that_can_be_named() -> 
         ("compute.instance.shelve_offload.end", "instance.shelve_offload.end"),
         ("compute.instance.update", "instance.update"),
         ("compute_task.build_instances", "compute_task.build_instances.error"),
+        ("compute_task.rebuild_server", "compute_task.rebuild_server.error"),
         ("scheduler.select_destinations.start", "scheduler.select_destinations.start"),
     ],
 )
