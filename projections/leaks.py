@@ -60,15 +60,13 @@ Touched = Iterable[tuple[str, Collection[str]]]
 class Mark(Struct):
     """What the audit remembers of a node between records.
 
-    `heard_ms` is the append time of the last audit record, failed ones included; `told_ms` that of the last one that told something, of
-    a node of which none ever did the first. `complete_*` is the last complete audit. `quiet`: that
+    `heard_ms` is the append time of the last audit record, failed ones included; `complete_*` the last complete audit. `quiet`: that
     audit and what came since left nothing to confirm or to judge, so the next one finds nothing new about instances that it need not look
     at.
     `auditor` is that audit's producer: on another one other instances are vouched for (`projections.observed`).
     """
 
     heard_ms: int = -1
-    told_ms: int = -1
     complete_offset: int = -1
     complete_ms: int = -1
     quiet: bool = False
@@ -141,11 +139,8 @@ class Leaks(Struct, dict=True):
         mark = self.marks.get(event.node_id)
         if mark is None:
             mark = self.marks[event.node_id] = Mark()
-        told = node.audit is not None and node.audit.offset == step.offset
-        if told or mark.told_ms < 0:
-            mark.told_ms = mark.heard_ms if not told and mark.heard_ms >= 0 else step.time_ms
         mark.heard_ms = step.time_ms
-        applied = told and event.complete
+        applied = node.audit is not None and node.audit.offset == step.offset and event.complete
         if applied and (mark.auditor != event.producer or (event.hypervisor is not None and event.hypervisor.pci_devices)):
             mark.auditor, mark.quiet = intern(event.producer), False
         if mark.quiet and step.times_only:

@@ -14,7 +14,7 @@ from projections.ledger import Ledger
 from projections.ledger_state import Step
 from projections.node import Node
 from projections.observed import Observed
-from schemas.claims import NodeSilent
+from schemas.claims import NodeObserved, NodeSilent
 from schemas.codec import event_type
 from schemas.findings import FindingRecord, LeakConfirmed, LeakSuspected
 from schemas.topics import CLAIMS, FINDINGS
@@ -37,9 +37,14 @@ class LeakAudit:
         self.leaks = leaks if leaks is not None else Leaks(partition)
         self._heard_here: dict[str, tuple[int, int]] = {}
         """Of nodes whose append times are still to come: where the last audit is that told something, and when the timer found it."""
+        self._told_ms: dict[str, int] = {}
+        """When the last audit came that told something of a node, of those that were folded here."""
 
     def step(self, ledger: Ledger, observed: Observed, step: Step) -> list[FindingRecord]:
         """The findings that one step of the ledger made, confirmed or resolved; call after both folds applied it, for every step."""
+        event = step.event
+        if type(event) is NodeObserved and _told(ledger.nodes.get(event.node_id), step):
+            self._told_ms[event.node_id] = step.time_ms
         return self.leaks.apply(ledger, observed, step)
 
     def open_findings(self) -> list[LeakSuspected | LeakConfirmed]:
@@ -86,8 +91,10 @@ class LeakAudit:
 
     def _heard_ms(self, node: Node, now_ms: int, ran_ms: int) -> int:
         """When a node last told something: the append time of that audit, or what this timer knows where that was still to come."""
-        node_id, mark = node.node_id, self.leaks.marks[node.node_id]
-        heard_ms = mark.told_ms if mark.told_ms >= 0 else mark.heard_ms
+        node_id, heard_ms = node.node_id, self.leaks.marks[node.node_id].heard_ms
+        if node.audits_fail and node.audit is not None:
+            # Of one that another process folded its host's own time is known, cut to that of its record.
+            heard_ms = self._told_ms.get(node_id, node.audit.taken_at_ms)
         if heard_ms <= now_ms and node_id not in self._heard_here:
             return heard_ms
         last = -1 if node.audit is None else node.audit.offset
@@ -119,6 +126,11 @@ class LeakAudit:
         found = {each.record.claim_id: each for each in findings if each.record.kind == "expired-claim"}
         overdue = [found.get(claim.claim_id) for claim in node.held() if claim.confirmed_ms is None and claim.deadline_ms < now_ms]
         return any(each is None or (not each.confirmed and each.not_before_ms <= now_ms) for each in overdue)
+
+
+def _told(node: Node | None, step: Step) -> bool:
+    """Whether an audit told something of its node: one that failed, or counts for nothing, is not the last applied one."""
+    return node is not None and node.audit is not None and node.audit.offset == step.offset
 
 
 def _silence(node: Node, look: int, heard_ms: int) -> NodeSilent:

@@ -423,17 +423,28 @@ def test_a_node_whose_audits_fail_for_three_intervals_is_silent_until_one_tells_
     assert len(audit.silences(ledger, START_MS + 480_000, 60_000)) == 1
 
 
-def test_a_node_that_never_told_anything_is_silent_after_its_first_three_failures() -> None:
+@pytest.mark.parametrize(("ahead_s", "from_s"), [(-100, 140), (0, 240), (600, 240)])
+def test_who_takes_over_while_audits_fail_goes_by_the_hosts_time_which_is_never_too_late(ahead_s: int, from_s: int) -> None:
+    history = History()
+    history.audit({}, at_s=60, taken_s=60 + ahead_s)
+    history.audit(at_s=120, taken_s=120 + ahead_s, failed="libvirtd does not answer")
+    ledger, audit, _ = all_folded(history)
+
+    taken_over = LeakAudit(0, audit.leaks)
+
+    assert taken_over.silences(ledger, START_MS + from_s * 1000 - 1, 60_000) == []
+    assert len(taken_over.silences(ledger, START_MS + from_s * 1000, 60_000)) == 1
+
+
+def test_a_node_that_never_told_anything_is_not_called_silent_for_its_failures() -> None:
+    """No request goes there: nothing is known of what it has."""
     history = History()
     for at_s in (0, 60, 120, 180):
         history.audit(at_s=at_s, failed="libvirtd does not answer")
     ledger, audit, _ = all_folded(history)
 
-    assert audit.silences(ledger, START_MS + 179_999, 60_000) == []
-    (word,) = audit.silences(ledger, START_MS + 180_000, 60_000)
-    record = decode_keyed(CLAIMS, word.key, word.value)
-    assert isinstance(record, NodeSilent)
-    assert (record.counter, record.silent_since_ms) == (4, START_MS)
+    assert audit.silences(ledger, START_MS + 359_999, 60_000) == []
+    assert len(audit.silences(ledger, START_MS + 360_000, 60_000)) == 1
 
 
 def test_audits_that_tell_something_end_what_a_failed_one_began_be_they_complete_or_not() -> None:
