@@ -26,6 +26,11 @@ RESIZING = frozenset({"resize_prep", "resize_migrating", "resize_migrated", "res
 """A resize that is being confirmed or reverted is one of an instance that is still `resized`."""
 REBUILDING = frozenset({"rebuilding", "rebuild_block_device_mapping", "rebuild_spawning"})
 MIGRATING = "migrating"
+MIGRATED = ("instance.live_migration_post", "end")
+"""The source's last word on a live migration that went well."""
+FOLLOWING = frozenset({"instance.live_migration_abort", "instance.live_migration_force_complete", "instance.live_migration_rollback_dest"})
+"""Actions that follow a live migration, and never begin one. Who says them has the record as it was when it was asked to do them: that
+another service has ended the migration meanwhile, it does not know."""
 
 
 class Place(Struct):
@@ -53,6 +58,7 @@ class InstanceStanding(Struct):
     places: dict[str, Place] = field(default_factory=dict)
     """By service host."""
     newest: InstanceFact | None = None
+    """The last fact, with the task that goes on: it may be over already where that fact's publisher does not know it yet."""
     is_deleted: bool = False
     exact: dict[str, Resources] = field(default_factory=dict)
     """Sizes by flavor, as versioned messages say them."""
@@ -111,7 +117,8 @@ class History:
 
 def step(standing: InstanceStanding, fact: InstanceFact) -> None:
     """Fold the next fact of an instance. A deletion is final: no uuid of Nova's comes back."""
-    standing.newest = fact
+    is_behind = not knows_task(fact)
+    standing.newest = replace(fact, task=_task_before(standing, fact)) if is_behind else fact
     if standing.is_deleted:
         return
     if fact.is_deleted:
@@ -123,6 +130,8 @@ def step(standing: InstanceStanding, fact: InstanceFact) -> None:
         standing.places.clear()
         return
     special = ACTIONS.get((fact.action, fact.phase))
+    if special is None and standing.places and is_behind:
+        return
     if special is None or not special(standing, fact, size):
         _stands(standing, fact, size)
 
@@ -137,6 +146,17 @@ def is_moving(vm_state: str | None, task_state: str | None) -> bool:
     if task_state == MIGRATING:
         return vm_state in {ACTIVE, PAUSED}
     return vm_state in {ACTIVE, STOPPED} and (task_state in RESIZING or task_state in REBUILDING)
+
+
+def knows_task(fact: InstanceFact) -> bool:
+    """Whether the task that a fact names, or names none, is that of its moment: not so of some words on a live migration."""
+    return fact.task != MIGRATING or ((fact.action, fact.phase) != MIGRATED and fact.action not in FOLLOWING)
+
+
+def _task_before(standing: InstanceStanding, fact: InstanceFact) -> str:
+    if standing.newest is None or (fact.action, fact.phase) == MIGRATED:
+        return ""
+    return standing.newest.task
 
 
 def _size(standing: InstanceStanding, fact: InstanceFact) -> Resources:
@@ -323,7 +343,7 @@ ACTIONS: dict[tuple[str, str], Rule] = {
     ("instance.live_migration_pre", "start"): _migration_prepared,
     ("instance.live_migration_pre", "end"): _migration_prepared,
     ("instance.live_migration_post_dest", "start"): _migration_prepared,
-    ("instance.live_migration_post", "end"): _migrated_away,
+    MIGRATED: _migrated_away,
     ("instance.live_migration_rollback_dest", "start"): _migration_rolled_back,
     ("instance.live_migration_rollback_dest", "end"): _migration_rolled_back,
     ("instance.rebuild", "start"): _rebuild_started,

@@ -295,18 +295,30 @@ class NovaCloud:
         self.migrations[uuid].is_open = False
         yield self.say("live_migration_post.end", instance, f"compute:{source}", host=source, task="migrating")
 
-    def fail_to_live_migrate(self, uuid: str, dest: str) -> Steps:
-        """Rolled back on both sides."""
+    def fail_to_live_migrate(self, uuid: str, dest: str, *, is_dest_late: bool = False) -> Steps:
+        """Rolled back on both sides. The destination is only asked to clean up, so it may be done after the source, with its older view."""
         instance = self.instances[uuid]
         instance.task = "migrating"
         self.migrations[uuid] = Migration(str(instance.host), dest, instance.size, instance.size)
         yield self.say("live_migration_pre.start", instance, f"compute:{dest}")
         yield self.say("live_migration_rollback.start", instance, f"compute:{instance.host}")
         self.migrations[uuid].is_open = False
-        yield self.say("live_migration_rollback_dest.start", instance, f"compute:{dest}")
-        yield self.say("live_migration_rollback_dest.end", instance, f"compute:{dest}")
+        words = ("live_migration_rollback_dest.start", "live_migration_rollback_dest.end")
+        cleaned = (self.say(word, instance, f"compute:{dest}", task="migrating") for word in words)
+        if not is_dest_late:
+            yield from cleaned
         instance.task = None
         yield self.say("live_migration_rollback.end", instance, f"compute:{instance.host}")
+        yield from cleaned
+
+    def abort_live_migration(self, uuid: str, dest: str) -> Steps:
+        """Stopped while it copies. That the source was asked to ends here after it has rolled back, and is said with its older view."""
+        instance = self.instances[uuid]
+        steps = self.fail_to_live_migrate(uuid, dest)
+        yield next(steps)
+        yield self.say("live_migration_abort.start", instance, f"compute:{instance.host}")
+        yield from steps
+        yield self.say("live_migration_abort.end", instance, f"compute:{instance.host}", task="migrating")
 
     def evacuate(self, uuid: str, dest: str) -> Steps:
         """Off a host that is down. The record names the new host only after the last message of the rebuild."""

@@ -62,6 +62,8 @@ def _of_present(cloud: NovaCloud, instance: Instance, host: str, size: Size) -> 
             "fail to resize": lambda: cloud.fail_to_resize(uuid, host, size),
             "live migrate": lambda: cloud.live_migrate(uuid, host),
             "fail to live migrate": lambda: cloud.fail_to_live_migrate(uuid, host),
+            "fail to live migrate, late": lambda: cloud.fail_to_live_migrate(uuid, host, is_dest_late=True),
+            "abort a live migration": lambda: cloud.abort_live_migration(uuid, host),
             "evacuate": lambda: cloud.evacuate(uuid, host),
             "fail to evacuate": lambda: cloud.fail_to_evacuate(uuid, host),
         }
@@ -129,6 +131,12 @@ def test_the_end_is_what_novas_tracker_counts_in_every_order_that_keeps_each_pub
     assert ended.used() == ended.tracked() == cloud.usage()
     assert other.used() == other.tracked() == cloud.usage()
     assert other.state() == ended.state()
+    assert moving(other) == moving(ended) == {each.uuid for each in cloud.instances.values() if each.state == "resized"}
+
+
+def moving(following: Following) -> set[str]:
+    """The instances that two nodes may hold by right, as far as is told."""
+    return {each for node in following.ledger.nodes.values() for each, shown in node.shown.items() if shown.report.task_state}
 
 
 @given(histories(), st.data())

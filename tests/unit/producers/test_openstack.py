@@ -49,6 +49,10 @@ SCRIPTS: dict[str, Script] = {
     "live migrated": lambda c: (c.create("a", "h1"), c.live_migrate("a", "h2")),
     "live migrated and back": lambda c: (c.create("a", "h1"), c.live_migrate("a", "h2"), c.live_migrate("a", "h1")),
     "live migration under way": lambda c: (c.create("b", "h2"), c.create("a", "h1"), first(c.live_migrate("a", "h2"), 3)),
+    "live migration rolled back late": lambda c: (
+        c.create("b", "h2"), c.create("a", "h1"), c.fail_to_live_migrate("a", "h2", is_dest_late=True),
+    ),
+    "live migration aborted": lambda c: (c.create("b", "h2"), c.create("a", "h1"), c.abort_live_migration("a", "h2")),
     "live migration rolled back": lambda c: (c.create("b", "h2"), c.create("a", "h1"), c.fail_to_live_migrate("a", "h2")),
     "evacuated": lambda c: (c.create("b", "h2"), c.create("a", "h1"), c.evacuate("a", "h2")),
     "evacuated and returned": lambda c: (c.create("b", "h2"), c.create("a", "h1"), c.evacuate("a", "h2"), c.live_migrate("a", "h1")),
@@ -126,6 +130,36 @@ def test_events_tell_the_story_of_each_node() -> None:
     assert [event.instance.task_state for event in events] == ["", "", "migrating", "migrating", "migrating", ""]
     assert [event.event_time_ms for event in events] == sorted(event.event_time_ms for event in events)
     assert [(event.epoch, event.counter) for event in events if event.node_id == H1] == [(1, 1), (1, 2), (1, 3), (1, 4)]
+
+
+@pytest.mark.parametrize(
+    "name", ["live migrated", "live migration rolled back", "live migration rolled back late", "live migration aborted"]
+)
+@pytest.mark.parametrize("legacy", [False, True])
+def test_a_live_migration_is_over_when_it_is_though_some_say_so_with_an_older_view_of_the_record(name: str, *, legacy: bool) -> None:
+    cloud = NovaCloud(legacy=legacy)
+    *before, migration = [list(each) for each in SCRIPTS[name](cloud)]
+    following = Following().take(sent for each in before for sent in each)
+
+    following.take(migration[:1])
+    assert tasks(following) == {"migrating"}
+    following.take(migration[1:])
+
+    assert tasks(following) == {""}
+
+
+def tasks(following: Following) -> set[str]:
+    """Of instance `a`, wherever it is."""
+    return {node.shown["a"].report.task_state for node in following.ledger.nodes.values() if "a" in node.shown}
+
+
+def test_a_word_of_before_does_not_bring_a_guest_back_to_where_it_came_from() -> None:
+    """To force the end of a live migration is said to be done by its source, which may be when the guest runs elsewhere already."""
+    cloud = NovaCloud()
+    messages = [*cloud.create("b", "h2"), *cloud.create("a", "h1"), *cloud.live_migrate("a", "h2")]
+    late = cloud.say("live_migration_force_complete.end", cloud.instances["a"], "compute:h1", host="h1", task="migrating")
+
+    assert followed([*messages, late]).used() == cloud.usage()
 
 
 def test_the_flavor_is_told_of_the_size_that_counts_on_each_node() -> None:

@@ -57,6 +57,17 @@ def test_a_cloud_that_is_as_its_records_say_has_no_findings(fleet: FleetLog, cap
     assert fleet.run(capsys, "leaks").code == 0
 
 
+def test_a_guest_that_was_live_migrated_is_not_on_its_way_any_more(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
+    """The last word on it comes from the source, which still calls it `migrating`."""
+    nova = cloud()
+    follow(fleet, capsys, [*nova.create("a", "h2"), *nova.create("b", "h1", LARGE), *nova.live_migrate("b", "h2")])
+
+    audit(fleet, h2={"a": 512, "b": 2048})
+
+    assert findings(fleet, capsys) == [("size-drift", H2, "b", "confirmed")]
+    assert fleet.run(capsys, "leaks").code == 3
+
+
 def test_a_guest_that_no_record_knows_is_found(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
     nova = cloud()
     follow(fleet, capsys, nova.create("a", "h1"))
