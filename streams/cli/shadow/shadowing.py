@@ -26,6 +26,7 @@ from schemas.lifecycle import InstanceArrived, InstanceResized, LifecycleEvent
 from schemas.results import Decision
 from schemas.topics import LIFECYCLE
 from streams.cli.shadow.choices import OWNER, Choices
+from streams.cli.shadow.underway import Underway
 from streams.log.base import Message, Record
 from streams.reconciler import reconcile
 from streams.scheduling.comparing import Compared, compare
@@ -35,6 +36,8 @@ from streams.scheduling.select import Engine
 
 TWICE_US = 5_000_000
 """So far apart at most are a legacy and a versioned message that Nova sends of one thing."""
+
+BEGINNINGS = frozenset({("instance.create", "start"), ("instance.rebuild", "start"), ("instance.rebuild", "error")})
 
 
 class Given(Struct, frozen=True, kw_only=True):
@@ -138,35 +141,50 @@ def _is_said_better(each: Said, versioned: Mapping[tuple[type, str], Sequence[in
 def outcomes(messages: Sequence[Said], nodes: Iterable[Given]) -> list[Outcome]:
     """What the other scheduler made of each request, in order, or why there was nothing.
 
-    It is the node whose service begins to build the instance, though that may fail and be tried elsewhere; else where it next takes room.
+    It is the node whose service begins to build the instance or to evacuate it, though that may fail and be tried elsewhere; else where it
+    next takes room. Of a build or move that is over before anything of the kind, no message says it.
     """
     follower = _follower(nodes)
     found: list[Outcome] = []
-    open_: dict[str, Outcome] = {}
+    open_: Underway[Outcome] = Underway()
     for each in messages:
         if isinstance(each.about, Asked):
-            open_[each.about.instance_id] = Outcome()
-            found.append(open_[each.about.instance_id])
+            found.append(Outcome())
+            open_.begin(each.about.instance_id, found[-1])
         elif isinstance(each.about, Answered) and each.about.reason:
-            refused = open_.pop(each.about.instance_id, None)
+            refused = open_.end(each.about.instance_id)
             if refused is not None:
                 refused.node_id, refused.reason = "", each.about.reason
         events = _events(follower, each)
-        chosen = {event.instance.instance_id: event.node_id for event in events if isinstance(event, InstanceArrived | InstanceResized)}
-        for instance_id, node_id in (_built_at(each, follower) or chosen).items():
-            placed = open_.pop(instance_id, None)
+        for instance_id, node_id in (_begun_at(each, follower) or _shown_at(each, events)).items():
+            placed = open_.end(instance_id)
             if placed is not None:
                 placed.node_id = node_id
+        if isinstance(each.fact, InstanceFact):
+            open_.told(each.fact)
     return found
 
 
-def _built_at(each: Said, follower: OpenStack) -> dict[str, str]:
-    """The instance that a service begins to build, and its node."""
+def _begun_at(each: Said, follower: OpenStack) -> dict[str, str]:
+    """The instance that a service begins to build, and its node; of an evacuation the first word may be that its claim failed."""
     fact = each.fact
-    if not isinstance(fact, InstanceFact) or (fact.action, fact.phase) != ("instance.create", "start"):
+    if not isinstance(fact, InstanceFact) or (fact.action, fact.phase) not in BEGINNINGS:
         return {}
     node_id = follower.services.node_of(fact.compute)
     return {fact.instance_id: node_id} if node_id else {}
+
+
+def _shown_at(each: Said, events: Sequence[LifecycleEvent]) -> dict[str, str]:
+    """The instances that take room where they took none, or not so much, by node. That one was there before is no answer to a request.
+
+    So it is where its first message comes from the API, or finds it; and of both nodes of a move it is not the one where it comes from.
+    """
+    about, source, is_api = "", "", False
+    if isinstance(each.fact, InstanceFact):
+        about, source, is_api = each.fact.instance_id, each.fact.node, not each.fact.compute
+    shown = [event for event in events if isinstance(event, InstanceArrived | InstanceResized) and not event.resync]
+    new = [(event.instance.instance_id, event.node_id) for event in shown if not (is_api and event.instance.instance_id == about)]
+    return dict(sorted(new, key=lambda place: place != (about, source)))
 
 
 class Shadow:

@@ -293,20 +293,82 @@ def test_a_move_keeps_its_room_until_it_shows_there_whatever_is_said_where_it_co
     assert [row.decision.passed for row in rows] == [1, 1, 1 if move == "resize" else 2], "a resize waits to be confirmed"
 
 
-def test_a_move_that_was_over_before_it_showed_anywhere_gives_its_room_back() -> None:
-    """Where it goes later, without asking, is taken for the answer, as no message says what that was."""
-    cloud = NovaCloud()
+def asked_to_move(cloud: NovaCloud, task: str) -> list[Sent]:
+    """An instance on h1, its task, and the request of a host for it."""
     before = list(cloud.create("a", "h1", BIG))
-    a = cloud.instances["a"]
-    a.task = "resize_prep"
-    asked = [*before, cloud.say("update", a, "api:api"), *cloud.select("a", BIG, ignore_hosts=["h1"])]
-    first = list(cloud.select("p1", BIG, is_found=False))
-    a.task = None
-    over = [cloud.say("update", a, "conductor:conductor"), *cloud.select("p2", BIG, is_found=False)]
+    cloud.instances["a"].task = task
+    return [*before, cloud.say("update", cloud.instances["a"], "api:api"), *cloud.select("a", BIG, ignore_hosts=["h1"])]
 
-    _, *rows = shadowed([*asked, *first, *over, *cloud.live_migrate("a", "h2")])
 
-    assert [row.decision.passed for row in rows] == [1, 2]
+@pytest.mark.parametrize("task", ["resize_prep", "migrating"])
+def test_where_an_instance_goes_later_without_asking_is_no_answer_to_a_move_that_was_over_before(task: str) -> None:
+    """As one that was aborted while it waited for its turn."""
+    cloud = NovaCloud()
+    asked = asked_to_move(cloud, task)
+    cloud.instances["a"].task = None
+    over = [cloud.say("update", cloud.instances["a"], "conductor:conductor"), *cloud.select("p", BIG, is_found=False)]
+
+    first, second = shadowed([*asked, *over, *cloud.live_migrate("a", "h2")])
+
+    assert verdicts([first]) == [("unknown", None, H2)]
+    assert second.decision.passed == 2
+
+
+def test_an_evacuation_whose_claim_failed_was_to_go_where_that_was_said() -> None:
+    cloud = NovaCloud()
+    asked = [*asked_to_move(cloud, "rebuilding"), *cloud.select("p1", BIG, is_found=False)]
+    failed = [cloud.say("rebuild.error", cloud.instances["a"], "compute:h3")]
+    cloud.instances["a"].task = None
+    failed += [cloud.say("update", cloud.instances["a"], "compute:h3"), *cloud.select("p2", BIG, is_found=False)]
+
+    first, *probes = shadowed([*asked, *failed, *cloud.evacuate("a", "h2")])
+
+    assert verdicts([first]) == [("differs", H3, H2)]
+    assert [row.decision.passed for row in probes] == [1, 2]
+
+
+@pytest.mark.parametrize("state", ["active", "stopped", "error"])
+def test_an_evacuation_holds_its_destination_until_its_service_says_that_it_is_over(state: str) -> None:
+    """Nova's tracker counts it there only while the instance is active or stopped, and has a task; Placement does all the time."""
+    cloud = NovaCloud()
+    list(cloud.create("a", "h1", BIG))
+    cloud.instances["a"].state = state
+    messages = [cloud.say("update", cloud.instances["a"], "compute:h1")]
+    cloud.instances["a"].task = "rebuilding"
+    messages += [cloud.say("update", cloud.instances["a"], "api:api"), *cloud.select("a", BIG, ignore_hosts=["h1"])]
+    messages += [cloud.say("rebuild.start", cloud.instances["a"], "compute:h2"), cloud.say("update", cloud.instances["a"], "compute:h2")]
+    messages += cloud.select("p1", BIG, is_found=False)
+    cloud.instances["a"].state, cloud.instances["a"].task = "active", None
+    messages += [cloud.say("update", cloud.instances["a"], "compute:h2"), *cloud.select("p2", BIG, is_found=False)]
+    ends = [cloud.say("rebuild.end", cloud.instances["a"], "compute:h2")]
+    cloud.instances["a"].host = "h2"
+    ends += [cloud.say("update", cloud.instances["a"], "compute:h2"), *cloud.select("p3", BIG, is_found=False)]
+
+    _, *probes = shadowed([*messages, *ends])
+
+    assert [row.decision.passed for row in probes] == [1, 1, 2]
+
+
+def test_a_build_that_failed_after_its_claim_takes_room_as_soon_as_the_next_one_begins() -> None:
+    cloud = NovaCloud()
+    asked = list(cloud.select("a", BIG))
+    failed = [*asked, *islice(cloud.fail_to_create("a", "h1", BIG), 3)]
+    cloud.instances["a"].state, cloud.instances["a"].task = "building", None
+    elsewhere = [*failed, cloud.say("create.start", cloud.instances["a"], "compute:h2")]
+    again = [*elsewhere, cloud.say("create.error", cloud.instances["a"], "compute:h2")]
+
+    assert [room_after(each, cloud) for each in (asked, failed, elsewhere, again)] == [3, 3, 2, 3]
+
+
+def test_the_room_of_a_move_that_was_first_heard_of_under_way_is_where_it_goes() -> None:
+    """The same message finds the instance where it comes from."""
+    cloud = NovaCloud()
+    list(cloud.create("a", "h3"))
+    asked = [*cloud.create("b", "h1"), *cloud.create("c", "h3"), *cloud.select("a", LARGE)]
+
+    (row,) = shadowed([*asked, *cloud.resize("a", "h1", LARGE)])
+
+    assert row.compared.theirs == H1
 
 
 @pytest.mark.parametrize(("task", "legacy"), [("rebuild_server", False), ("rebuild_server", True), ("migrate_server", False)])
