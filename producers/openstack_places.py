@@ -24,6 +24,8 @@ OFFLOADED, RESIZED, SPAWNING = "shelved_offloaded", "resized", "spawning"
 ACTIVE, STOPPED, PAUSED = "active", "stopped", "paused"
 RESIZING = frozenset({"resize_prep", "resize_migrating", "resize_migrated", "resize_finish"})
 """A resize that is being confirmed or reverted is one of an instance that is still `resized`."""
+ARRIVED = frozenset({"resize_migrated", "resize_finish"})
+"""The record names the destination then, still with the old size."""
 REBUILDING = frozenset({"rebuilding", "rebuild_block_device_mapping", "rebuild_spawning"})
 MIGRATING = "migrating"
 MIGRATED = ("instance.live_migration_post", "end")
@@ -182,7 +184,7 @@ def _stands(standing: InstanceStanding, fact: InstanceFact, size: Resources) -> 
         _resize_finished(standing, fact, size)
     elif there is not None:
         _name(there, fact.node)
-    elif any(place.own is not None for place in standing.places.values()):
+    elif fact.task in ARRIVED or any(place.own is not None for place in standing.places.values()):
         _move(standing, fact, fact.host, fact.node, size)
     else:
         _own(standing, fact, fact.host, fact.node, size)
@@ -248,33 +250,37 @@ def _resize_failed(standing: InstanceStanding, fact: InstanceFact, size: Resourc
 
 def _resize_moved(standing: InstanceStanding, fact: InstanceFact, size: Resources) -> bool:
     """The source has sent the guest away: the record names the destination already, still with the old size."""
-    if fact.compute and fact.compute != fact.host:
-        source = standing.places.setdefault(fact.compute, Place())
-        if source.own is None and source.move is None:
-            source.own = size
-        if source.own is not None:
-            _came_from(source, fact)
-        place = standing.places.get(fact.host)
-        if place is None:
-            _move(standing, fact, fact.host, fact.node, size)
-        else:
-            _name(place, fact.node)
-        return True
-    return False
+    if not fact.compute:
+        return False
+    if fact.compute == fact.host:
+        if fact.host not in standing.places:
+            _own(standing, fact, fact.host, fact.node, size)
+        return fact.task in ARRIVED
+    source = standing.places.setdefault(fact.compute, Place())
+    if source.own is None and source.move is None:
+        source.own = size
+    if source.own is not None:
+        _came_from(source, fact)
+    place = standing.places.get(fact.host)
+    if place is None:
+        _move(standing, fact, fact.host, fact.node, size)
+    else:
+        _name(place, fact.node)
+    return True
 
 
 def _resize_finished(standing: InstanceStanding, fact: InstanceFact, size: Resources) -> bool:
     """The guest runs in its new size, to be confirmed or reverted: the old size is kept where it was, on the same host beside the new.
 
-    The record may say so several times (`instance.update`, the end, the start of what comes next): it is kept once.
+    The record may say so several times (`instance.update`, the end, the start of what comes next): it is kept once. Of an instance that is
+    first heard of now nobody knows what it was before.
     """
     others = [place for host, place in standing.places.items() if host != fact.host]
     for place in others:
         if place.own is not None:
             _came_from(place, fact)
     before = standing.places.get(fact.host, Place())
-    said_before = before.own == size and before.move is not None
-    old = None if others else before.move if said_before else before.own
+    old = None if others else before.move if before.own == size else before.own
     place = _own(standing, fact, fact.host, fact.node, size)
     if place.move != old:
         place.move, place.since_us = old, fact.key.time_us

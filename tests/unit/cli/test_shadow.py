@@ -360,6 +360,20 @@ def test_a_build_that_failed_after_its_claim_takes_room_as_soon_as_the_next_one_
     assert [room_after(each, cloud) for each in (asked, failed, elsewhere, again)] == [3, 3, 2, 3]
 
 
+def test_a_build_is_over_when_it_ends_also_where_nova_says_nothing_of_tasks() -> None:
+    """As without `notify_on_state_change`. Where the instance goes then is not the choice's to hold."""
+    cloud = NovaCloud()
+    built = [*cloud.select("a", BIG), *(each for each in cloud.create("a", "h1", BIG) if event_of(each) != "instance.update")]
+
+    assert room_after([*built, *cloud.live_migrate("a", "h2")], cloud) == 2
+
+
+def event_of(sent: Sent) -> str:
+    notification = read_notification(sent.value)
+    assert isinstance(notification, Notification)
+    return notification.event
+
+
 def test_the_room_of_a_move_that_was_first_heard_of_under_way_is_where_it_goes() -> None:
     """The same message finds the instance where it comes from."""
     cloud = NovaCloud()
@@ -411,7 +425,7 @@ def test_a_build_is_novas_choice_where_it_begins_whatever_becomes_of_it() -> Non
 
 
 def test_the_same_build_said_in_both_formats_fails_once_and_one_refused_by_its_group_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    cloud, legacy = NovaCloud(), NovaCloud(legacy=True)
+    cloud, legacy = NovaCloud(), NovaCloud(legacy=True, start_ms=START_S * 1000 + 1)
     twice = [each for both in zip(cloud.fail_to_create("a", "h1"), legacy.fail_to_create("a", "h1"), strict=True) for each in both]
     assert weights_of_failed_builds([*twice, *cloud.select("b", SMALL)]) == {H1: 1.0, H2: 0.0, H3: 0.0}
 
@@ -444,6 +458,12 @@ def test_a_legacy_request_counts_where_no_versioned_one_says_the_same() -> None:
     rows = shadowed([*early, *cloud.select("b", SMALL), *cloud.create("b", "h1")])
 
     assert [row.asked.instance_id for row in rows] == ["a", "b"]
+
+
+def test_a_legacy_request_that_names_no_instance_is_none() -> None:
+    message = {"event_type": "scheduler.select_destinations.start", "payload": {"request_spec": {"instance_properties": {}}}}
+
+    assert about(envelope(message | {"publisher_id": "scheduler.s1"}, START_S * 1_000_000, "m")) is None
 
 
 def test_messages_without_an_id_are_told_apart_by_what_they_say() -> None:

@@ -23,7 +23,7 @@ from schemas.lifecycle import (
     LifecycleEvent,
 )
 from schemas.resources import ObservedResources
-from tests.nova_cloud import LARGE, SMALL, START_S, NovaCloud, Sent, Size
+from tests.nova_cloud import LARGE, SMALL, START_S, NovaCloud, Sent, Size, envelope, sample
 from tests.nova_following import Following, first, followed, interleavings, parsed, some_interleaving
 
 EXHAUSTIVE_MAX = 400
@@ -179,6 +179,34 @@ def test_stopping_and_starting_is_told_and_frees_nothing() -> None:
 
     assert [type(event) for event in ended.events] == [InstanceArrived, InstanceStarted, InstanceStopped, InstanceStarted]
     assert ended.used() == cloud.usage() == {H1: (1, 512, 1024)}
+
+
+@pytest.mark.parametrize("name", ["resized and waiting", "resized on its host and waiting"])
+def test_what_waits_to_be_confirmed_when_it_is_first_heard_of_counts_once_however_often_it_is_said(name: str) -> None:
+    """What it was before, and where, nobody says any more."""
+    cloud, _ = played(SCRIPTS[name])
+    instance = cloud.instances["a"]
+
+    ended = followed([*cloud.exists("a"), *cloud.exists("a"), *cloud.exists("a")])
+
+    assert ended.used() == {f"{instance.host}.example.org": (4, 4096, 25 * 1024 + 256)}
+    assert followed([*cloud.exists("a"), *cloud.exists("a"), *cloud.confirm("a"), *cloud.exists("a")]).used() == cloud.usage()
+
+
+@pytest.mark.parametrize("name", sorted(SCRIPTS.keys() - {"resize in preparation", "live migration under way"}))
+def test_a_history_that_is_joined_anywhere_ends_in_what_novas_tracker_counts(name: str) -> None:
+    """But where only its last words are heard: what a source has sent away it alone says, and that it has cleaned up, not where it went."""
+    cloud = NovaCloud()
+    nodes = [sent for host in ("h1", "h2", "h3") for sent in cloud.create(f"first on {host}", host)]
+    messages = [sent for operation in SCRIPTS[name](cloud) for sent in operation]
+    about = [parsed(sent.value).payload["uuid"] == "a" for sent in messages]
+    others, story = ([sent for sent, is_a in zip(messages, about, strict=True) if is_a == wanted] for wanted in (False, True))
+
+    for at in range(len(story)):
+        left = [parsed(sent.value).event for sent in story[at:]]
+        is_waiting = name.endswith("waiting") and "instance.resize_finish.start" not in left[1:]
+        if not is_waiting and left[0] != "instance.live_migration_post.end":
+            assert followed([*nodes, *others, *story[at:]]).used() == cloud.usage(), left[0]
 
 
 def test_a_cloud_that_was_there_before_is_adopted_from_any_word_of_its_instances() -> None:
@@ -347,6 +375,18 @@ def test_a_host_whose_node_nobody_named_waits_and_is_told_of_when_it_is_known() 
     assert waiting == Reach(("h2",), 1)
     assert following.follower.reach() == Reach()
     assert [(type(event), event.node_id) for event in events] == [(InstanceArrived, H2)]
+
+
+def test_the_metrics_of_a_host_name_its_node() -> None:
+    cloud = NovaCloud()
+    following = followed([*cloud.create("a", "h1"), *first(cloud.resize("a", "h2", LARGE), 3)])
+    metrics = json.loads(sample("metrics-update"))
+    metrics["payload"]["nova_object.data"] |= {"host": "h2", "nodename": H2}
+
+    following.take([Sent("compute:h2", envelope(metrics, cloud.now_us, "m"))])
+
+    assert following.follower.reach() == Reach()
+    assert following.used() == cloud.usage()
 
 
 def test_a_message_that_comes_after_all_that_it_could_be_ordered_with_is_counted() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from producers.openstack_messages import Notification, read_notification
 from producers.openstack_payloads import InstanceFact, read_fact
 from producers.openstack_stats import HostStats
-from tests.nova_cloud import NovaCloud, Sent
+from tests.nova_cloud import START_S, NovaCloud, Sent
 
 
 def told(stats: HostStats, messages: Iterable[Sent]) -> list[set[str]]:
@@ -66,3 +66,13 @@ def test_what_is_deleted_while_it_is_built_is_work_no_more() -> None:
 
     assert told(stats, cloud.delete("a"))[-1] == {"h1"}
     assert stats.io_workload("h1") == 0
+
+
+def test_a_build_that_is_said_in_both_formats_fails_once() -> None:
+    stats = HostStats()
+    versioned, legacy = (NovaCloud(legacy=legacy, start_ms=START_S * 1000 + legacy) for legacy in (False, True))
+    both = zip(versioned.fail_to_create("a", "h1"), legacy.fail_to_create("a", "h1"), strict=True)
+
+    told(stats, [each for pair in both for each in pair])
+
+    assert stats.failed_builds("h1") == 1
