@@ -8,7 +8,7 @@ twice change nothing, and a follower that starts again and reads everything agai
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
 from msgspec import Struct
 
@@ -98,6 +98,8 @@ class OpenStack:
             self._told.setdefault(instance_id, {})[node_id] = last
         self._waiting: dict[str, InstanceFact | None] | None = dict.fromkeys(self._told)
         """Instances of which something is in the log already, with the last fact of each; None once caught up."""
+        self._carried = {each: {node for node, last in nodes.items() if _is_moving(last)} for each, nodes in self._told.items()}
+        """Nodes that instances on their way hold as the log says, and of which no message has said anything: it may have left the bus."""
         self._at_host: dict[str, set[str]] = {}
         self._unnamed: dict[str, set[str]] = {}
         """Hosts where instances have room and whose node their messages do not name; and the other way round."""
@@ -161,6 +163,7 @@ class OpenStack:
             return
         if self._waiting is not None and instance_id in self._waiting:
             self._waiting[instance_id] = fact
+            self._said_of(instance_id, self._by_node(history))
             return
         yield from self._told_of(fact)
 
@@ -186,9 +189,12 @@ class OpenStack:
     def _changed(self, instance_id: str, history: History, fact: InstanceFact) -> Iterator[LifecycleEvent]:
         """What is to be said of an instance on each node where it is, or was the last time. `fact` made the difference."""
         newest = history.now.newest or fact
-        here = dict(self._places(instance_id, history))
+        self._note_unnamed(instance_id, {host for host, place in history.now.places.items() if not place.node})
+        here = self._by_node(history)
         told = self._told.setdefault(instance_id, {})
-        for node_id in sorted(here.keys() | told.keys()):
+        is_on_its_way = _moving(newest) and not history.now.is_deleted
+        carried = self._said_of(instance_id, here if is_on_its_way else told)
+        for node_id in sorted((here.keys() | told.keys()).difference(carried)):
             place, last = here.get(node_id), told.get(node_id)
             if place is None:
                 event = self._gone(node_id, instance_id, last, newest, is_deleted=history.now.is_deleted)
@@ -198,16 +204,24 @@ class OpenStack:
             if event is not None:
                 yield event
 
-    def _places(self, instance_id: str, history: History) -> Iterator[tuple[str, Place]]:
-        """The places whose node is known; which of them are so only by their host is noted."""
-        places = history.now.places
-        self._note_unnamed(instance_id, {host for host, place in places.items() if not place.node})
-        for host, place in places.items():
-            node_id = place.node or self.services.node_of(host)
-            if node_id:
-                yield node_id, place
+    def _said_of(self, instance_id: str, nodes: Iterable[str]) -> Collection[str]:
+        """Something is said of the instance on these nodes; returns those that it holds as the log alone says."""
+        carried = self._carried.get(instance_id)
+        if carried is None:
+            return frozenset()
+        carried.difference_update(nodes)
+        if not carried:
+            del self._carried[instance_id]
+        return carried
+
+    def _by_node(self, history: History) -> dict[str, Place]:
+        """The places whose node is known."""
+        found = {place.node or self.services.node_of(host): place for host, place in history.now.places.items()}
+        found.pop("", None)
+        return found
 
     def _note_unnamed(self, instance_id: str, hosts: set[str]) -> None:
+        """Where an instance has room on a node that is known only by its host, if at all."""
         before = self._unnamed.get(instance_id, set())
         for host in hosts - before:
             self._at_host.setdefault(host, set()).add(instance_id)
@@ -261,11 +275,16 @@ class OpenStack:
         """Nothing more is to be said of it; that it is gone is remembered for a day of the cloud's own time."""
         del self._histories[instance_id]
         self._told.pop(instance_id, None)
+        self._carried.pop(instance_id, None)
         self._note_unnamed(instance_id, set())
         self._deleted[instance_id] = fact.key.time_us
         self._tombstones.append((self._newest_us, instance_id))
         while self._tombstones[0][0] < self._newest_us - KEPT_US:
             del self._deleted[self._tombstones.popleft()[1]]
+
+
+def _is_moving(last: Told) -> bool:
+    return last.report is not None and last.report.task_state == MIGRATING
 
 
 def _report(size: Resources, flavor: str, fact: InstanceFact) -> InstanceReport:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from itertools import islice
 from random import Random
@@ -37,6 +37,20 @@ class Following:
         for sent in messages:
             self.events += self._fold(self.follower.took(parsed(sent.value)))
         return self
+
+    def goes_on(self, follower: OpenStack) -> Following:
+        """Another follower, on the same ledger."""
+        self.follower = follower
+        return self
+
+    def located(self, nodes: Mapping[str, str]) -> None:
+        """The nodes of these hosts, as somebody else knows them."""
+        for host, node in nodes.items():
+            self.events += self._fold(self.follower.located(host, node))
+
+    def catch_up(self) -> None:
+        """All that there is has been read."""
+        self.events += self._fold(self.follower.caught_up())
 
     def configure(self) -> None:
         """What services and aggregates say, onto the ledger."""
