@@ -80,16 +80,19 @@ class OpenStack:
         *,
         swap_mib: Mapping[str, int] | None = None,
         told: Mapping[tuple[str, str], Told] | None = None,
+        configured: Callable[[], Mapping[str, NodeConfigured]] = dict,
         now_us: Callable[[], int] | None = None,
     ) -> None:
         """`epoch_of` gives the epoch for a node, `swap_mib` the swap of flavors by name for legacy messages.
+
+        `configured` gives what earlier processes said of nodes' settings (`Services`).
 
         With `now_us` (wall clock) one publisher whose clock is ahead makes nobody else's messages late.
 
         `told` is what is in the log already, by instance and node. Of these instances nothing is said until `caught_up`: on the way there
         the follower is where an earlier one was already.
         """
-        self.services = Services()
+        self.services = Services(configured)
         self._epoch_of, self._swap_mib, self._now_us = epoch_of, swap_mib or {}, now_us
         self._sources: dict[str, EventSource] = {}
         self._histories: dict[str, History] = {}

@@ -1,14 +1,15 @@
 """A cloud's compute services and aggregates as their records stand: which node is on which host, and what the operator says of each node.
 
-Of each service and aggregate the newest word counts, by its own time. What follows for a node (status, zone, aggregates) becomes one
-`NodeConfigured`, whose id names what it says, so that saying it again changes nothing.
+Of each service and aggregate the newest word counts, by its own time. What follows for a node (status, zone, aggregates) and was not said
+before becomes a `NodeConfigured`: what others say of the node meanwhile holds until Nova says something else.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from hashlib import blake2b
 
+from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
 from producers.openstack_payloads import AggregateFact, ServiceFact
@@ -18,20 +19,40 @@ from schemas.inventory import Aggregate, OperatorFields
 
 ZONE_KEY = "availability_zone"
 """An aggregate with this in its metadata is a zone (Nova)."""
+RECORD_PREFIX = "nova"
+"""Of the ids of these records."""
 DIGEST_BYTES = 8
 REASON_DELETED = "its compute service was deleted"
 
 
-class Services:
-    """What is known of hosts, services and aggregates, whatever order it came in."""
+def together(before: NodeConfigured | None, later: NodeConfigured) -> NodeConfigured:
+    """What two words on a node, one after the other, say of it."""
+    if before is None:
+        return later
+    fields = OperatorFields(
+        zone=before.fields.zone if later.fields.zone is UNSET else later.fields.zone,
+        aggregates=before.fields.aggregates if later.fields.aggregates is UNSET else later.fields.aggregates,
+    )
+    status, reason = (before.status, before.reason) if later.status is UNSET else (later.status, later.reason)
+    return replace(later, fields=fields, status=status, reason=reason)
 
-    def __init__(self) -> None:
+
+class Services:
+    """What is known of hosts, services and aggregates, whatever order it came in.
+
+    `said_before` gives what earlier processes said of each node, all their words together; it is asked for when there is something to say.
+    """
+
+    def __init__(self, said_before: Callable[[], Mapping[str, NodeConfigured]] = dict) -> None:
         self._nodes: dict[str, set[str]] = {}
         self._services: dict[str, ServiceFact] = {}
         self._aggregates: dict[str, AggregateFact] = {}
+        self._names: set[str] = set()
+        """Names that aggregates have or had."""
         self._left_us: dict[str, int] = {}
         """When a host was last taken out of an aggregate."""
-        self._said: dict[str, bytes] = {}
+        self._said_before = said_before
+        self._said: dict[str, NodeConfigured] | None = None
         self._has_news = False
 
     def has_node(self, host: str, node: str) -> bool:
@@ -58,6 +79,7 @@ class Services:
     def aggregate(self, fact: AggregateFact) -> None:
         """An aggregate's record stands like this, unless a newer word is known."""
         known = self._aggregates.get(fact.aggregate_id)
+        self._names.add(fact.name)
         if known is not None and known.key >= fact.key:
             return
         self._aggregates[fact.aggregate_id] = fact
@@ -71,11 +93,15 @@ class Services:
         records: list[NodeConfigured] = []
         if not self._has_news:
             return records
+        if self._said is None:
+            self._said = dict(self._said_before())
         self._has_news = False
-        for node_id, record in sorted(self._configurations()):
-            told = encode(record)
-            if self._said.get(node_id) != told:
-                self._said[node_id] = told
+        for node_id, host in sorted(self._named_nodes()):
+            before = self._said.get(node_id)
+            told, newest_us = self._told(node_id, host, before)
+            record = _news(before, told, newest_us)
+            if record is not None:
+                self._said[node_id] = together(before, record)
                 records.append(record)
         return records
 
@@ -87,29 +113,53 @@ class Services:
         named = {host for fact in self._aggregates.values() if not fact.is_deleted for host in fact.hosts}
         return named | self._services.keys()
 
-    def _configurations(self) -> Iterator[tuple[str, NodeConfigured]]:
+    def _named_nodes(self) -> Iterator[tuple[str, str]]:
+        """The nodes of which services or aggregates say something, or did, with their hosts."""
         # A host that was in an aggregate once has an empty list of them now: said as such, or it would stay in it.
         for host in self._nodes.keys() & (self._hosts() | self._left_us.keys()):
-            service = self._services.get(host)
-            aggregates = [each for _, each in sorted(self._aggregates.items()) if not each.is_deleted and host in each.hosts]
             for node_id in self._nodes[host]:
-                yield node_id, _configuration(node_id, service, aggregates, self._left_us.get(host, 0))
+                yield node_id, host
+
+    def _told(self, node_id: str, host: str, before: NodeConfigured | None) -> tuple[NodeConfigured, int]:
+        """All that messages say of a node, and when the newest of them was sent. What they do not speak of is left out."""
+        service, left_us = self._services.get(host), self._left_us.get(host, 0)
+        facts = [each for _, each in sorted(self._aggregates.items()) if not each.is_deleted and host in each.hosts]
+        told = NodeConfigured(node_id=node_id, record_id=RECORD_PREFIX)
+        if facts or left_us:
+            aggregates = self._carried(before) + tuple(Aggregate(name=fact.name, metadata=fact.metadata) for fact in facts)
+            told = replace(told, fields=OperatorFields(aggregates=aggregates))
+        zone = _zone(told.fields.aggregates or ()) or (service.zone if service is not None else "")
+        if zone or left_us or (before is not None and before.fields.zone and facts):
+            told = replace(told, fields=replace(told.fields, zone=zone))
+        if service is not None:
+            status, reason = _status(service)
+            told = replace(told, status=status, reason=reason)
+        return told, max([left_us, *(fact.key.time_us for fact in facts), service.key.time_us if service is not None else 0])
+
+    def _carried(self, before: NodeConfigured | None) -> tuple[Aggregate, ...]:
+        """What was said of aggregates that no message speaks of any more, as these have left the bus."""
+        said = before.fields.aggregates if before is not None else UNSET
+        return () if isinstance(said, UnsetType) else tuple(each for each in said if each.name not in self._names)
 
 
-def _configuration(node_id: str, service: ServiceFact | None, aggregates: list[AggregateFact], left_us: int) -> NodeConfigured:
-    named = (zone.strip() for fact in aggregates for zone in fact.metadata.get(ZONE_KEY, "").split(","))
-    zones = sorted(filter(None, named))
-    fields = OperatorFields(
-        zone=zones[0] if zones else service.zone if service is not None else "",
-        aggregates=tuple(Aggregate(name=fact.name, metadata=fact.metadata) for fact in aggregates),
-    )
-    # In the id, so that the same settings a second time are another record: in an aggregate, out of it, and in it again.
-    newest = max([left_us, *(fact.key.time_us for fact in aggregates), service.key.time_us if service is not None else 0])
-    bare = NodeConfigured(node_id=node_id, record_id="nova", fields=fields)
-    if service is not None:
-        status, reason = _status(service)
-        bare = replace(bare, status=status, reason=reason)
-    return replace(bare, record_id=f"nova/{newest}/{blake2b(encode(bare), digest_size=DIGEST_BYTES).hexdigest()}")
+def _zone(aggregates: tuple[Aggregate, ...]) -> str:
+    named = (zone.strip() for each in aggregates for zone in each.metadata.get(ZONE_KEY, "").split(","))
+    return min(filter(None, named), default="")
+
+
+def _news(before: NodeConfigured | None, told: NodeConfigured, newest_us: int) -> NodeConfigured | None:
+    """What of it was not said before. The id names it and when: in an aggregate, out of it, and in it again are three records."""
+    if before is not None:
+        fields = OperatorFields(
+            zone=UNSET if told.fields.zone == before.fields.zone else told.fields.zone,
+            aggregates=UNSET if told.fields.aggregates == before.fields.aggregates else told.fields.aggregates,
+        )
+        told = replace(told, fields=fields)
+        if (told.status, told.reason) == (before.status, before.reason):
+            told = replace(told, status=UNSET, reason="")
+    if told.fields == OperatorFields() and told.status is UNSET:
+        return None
+    return replace(told, record_id=f"{RECORD_PREFIX}/{newest_us}/{blake2b(encode(told), digest_size=DIGEST_BYTES).hexdigest()}")
 
 
 def _status(service: ServiceFact) -> tuple[NodeStatus, str]:

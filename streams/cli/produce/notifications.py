@@ -17,8 +17,10 @@ import msgspec
 from msgspec import Struct
 
 from producers.openstack import PRODUCER, OpenStack, Told
+from producers.openstack_fleet import RECORD_PREFIX, together
 from producers.openstack_payloads import SWAP_MIB_MAX
 from producers.source import epoch_after, said
+from schemas.claims import NodeConfigured
 from schemas.codec import Unreadable, decode_keyed
 from schemas.lifecycle import InstanceDeleted, InstanceDeparted, LifecycleEvent
 from schemas.topics import CLAIMS, DEAD_LETTERS, LIFECYCLE
@@ -248,6 +250,19 @@ def told_before(log: Log) -> Before:
             event.event_time_ms, None if is_gone else event.instance, isinstance(event, InstanceDeleted)
         )
         before.epochs[event.node_id] = max(event.epoch, before.epochs.get(event.node_id, 0))
+    return before
+
+
+def configured_before(log: Log) -> dict[str, NodeConfigured]:
+    """What this producer said of each node's settings, all its words together."""
+    before: dict[str, NodeConfigured] = {}
+    mark = f'"record_id":"{RECORD_PREFIX}/'.encode()
+    for record in topic_records(log, CLAIMS):
+        if mark not in record.value:
+            continue
+        event = decode_keyed(CLAIMS, record.key, record.value)
+        if isinstance(event, NodeConfigured):
+            before[event.node_id] = together(before.get(event.node_id), event)
     return before
 
 

@@ -64,10 +64,10 @@ def openstack(
     Exits 6 if the node of some host was never named, so that what instances use there could not be said.
     """
     from producers.openstack import OpenStack
-    from schemas.topics import LIFECYCLE
+    from schemas.topics import CLAIMS, LIFECYCLE
     from streams.cli.interrupts import ended_by_sigterm
     from streams.cli.produce.listing import Listed, ListFile
-    from streams.cli.produce.notifications import Feed, letters_before, swaps, told_before
+    from streams.cli.produce.notifications import Feed, configured_before, letters_before, swaps, told_before
     from streams.cli.reading.records import lost_before
 
     check_above_0("--interval", interval, SECONDS_MAX)
@@ -78,11 +78,18 @@ def openstack(
         sources = [stack.enter_context(notifications(spec)) for spec in source]
         target = stack.enter_context(opened(log, create=True))
         open_ledger(target)
-        if lost := lost_before(target, LIFECYCLE):
+        if lost := lost_before(target, LIFECYCLE, CLAIMS):
             say(f"what was told before is not known, so notifications that come again are told again: {lost}")
         before = told_before(target)
-        follower = OpenStack(before.epoch_of(start_ms), swap_mib=swap, told=before.told, now_us=lambda: clock.wall_ms() * 1000)
-        feed, persistent = Feed(follower, letters_before(target)), persistence()
+        persistent = persistence()
+        follower = OpenStack(
+            before.epoch_of(start_ms),
+            swap_mib=swap,
+            told=before.told,
+            configured=lambda: persistent(partial(configured_before, target)),
+            now_us=lambda: clock.wall_ms() * 1000,
+        )
+        feed = Feed(follower, letters_before(target))
 
         def located(each: ListedHost) -> None:
             _append(target, feed.told(follower.located(each.host, each.node_id)), persistent)

@@ -11,18 +11,19 @@ from pathlib import Path
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from msgspec import UNSET
 from msgspec.structs import replace
 
 from producers.openstack import OpenStack, Told
 from producers.openstack_hosts import Listing, read_hypervisors
 from schemas.audits import InstanceReport
 from schemas.claims import NodeConfigured
-from schemas.codec import decode, decode_keyed
+from schemas.codec import decode, decode_keyed, encode
 from schemas.inventory import Aggregate, OperatorFields
 from schemas.lifecycle import InstanceArrived
 from schemas.topics import AUDITS, CLAIMS, DEAD_LETTERS, LIFECYCLE
 from streams.cli.problems import UsageProblem
-from streams.cli.produce.notifications import BATCH_RECORDS, Bus, Feed, Lines, letters_before, swaps, told_before
+from streams.cli.produce.notifications import BATCH_RECORDS, Bus, Feed, Lines, configured_before, letters_before, swaps, told_before
 from streams.cli.shadow.shadowing import history
 from streams.dead_letters import DeadLetter, read_letter
 from streams.ledger_topics import open_ledger
@@ -206,20 +207,69 @@ def test_a_host_that_enters_and_leaves_an_aggregate_again_and_again_ends_where_i
     assert inside == [True, False, True, False, True, False]
 
 
-def test_an_operators_own_word_on_a_node_stays_when_a_follower_starts_again() -> None:
-    following = Following().take(NovaCloud().create("a", "h1"))
-    following.follower.take(service())
-    following.configure()
-    own = NodeConfigured(node_id="h1.example.org", record_id="own", status="draining")
-    following.append(own)
+def begun_again(*said: NodeConfigured) -> Feed:
+    """A follower that starts again where a log has these of its records."""
+    log = MemoryLog()
+    open_ledger(log)
+    own = [NodeConfigured(node_id=each.node_id, record_id="o/1", status="draining", fields=OperatorFields(zone="north")) for each in said]
+    log.append([Message(CLAIMS, each.node_id.encode(), encode(each)) for each in (*said, *own)])
+    return Feed(OpenStack(lambda _: 2, configured=lambda: configured_before(log)))
 
-    again = OpenStack(lambda _: 2)
-    for value in (*created(), service()):
-        again.take(value)
-    for record in again.configured():
-        following.append(record)
 
-    assert following.ledger.nodes["h1.example.org"].status == "draining"
+def test_a_follower_that_starts_again_leaves_an_operators_own_word_on_a_node_however_long_ago_nova_said_its_own() -> None:
+    """Ids are remembered for some 100,000 records: that the same record changes nothing is no help after that."""
+    bus = [*created(), service(zone="x"), aggregate(["h1"], availability_zone="east")]
+    first = Feed(OpenStack(lambda _: 1))
+    fed(first, *bus)
+    (said,) = node_settings(first.settle())
+    again = begun_again(said)
+
+    fed(again, *bus)
+    nothing = node_settings(again.settle())
+    fed(again, service(at_s=5, disabled=True, disabled_reason="fan broken"))
+    (news,) = node_settings(again.settle())
+
+    assert nothing == []
+    assert (news.status, news.reason, news.fields) == ("disabled", "fan broken", OperatorFields())
+
+
+def test_what_nova_says_of_a_service_leaves_zone_and_aggregates_alone_and_the_other_way_round() -> None:
+    feed = Feed(OpenStack(lambda _: 1))
+    fed(feed, *created(), service())
+    (of_service,) = node_settings(feed.settle())
+    fed(feed, aggregate(["h1"], at_s=1, ssd="true"))
+    (of_aggregate,) = node_settings(feed.settle())
+
+    assert (of_service.status, of_service.fields) == ("enabled", OperatorFields())
+    inside = (Aggregate(name="my-aggregate", metadata={"ssd": "true"}),)
+    assert (of_aggregate.status, of_aggregate.fields) == (UNSET, OperatorFields(aggregates=inside))
+
+
+def test_aggregates_of_which_the_bus_has_no_word_any_more_are_kept_and_others_follow_their_messages() -> None:
+    old, both = Aggregate(name="old", metadata={"availability_zone": "east"}), Aggregate(name="my-aggregate", metadata={})
+    again = begun_again(
+        NodeConfigured(node_id="h1.example.org", record_id="nova/1/a", fields=OperatorFields(zone="east", aggregates=(old,))),
+        NodeConfigured(node_id="h1.example.org", record_id="nova/2/b", fields=OperatorFields(aggregates=(both, old)), status="enabled"),
+    )
+
+    fed(again, *created(), aggregate(["h1"], ssd="true"))
+    (inside,) = node_settings(again.settle())
+    fed(again, aggregate([], at_s=1))
+    (left,) = node_settings(again.settle())
+
+    assert inside.fields == OperatorFields(aggregates=(old, Aggregate(name="my-aggregate", metadata={"ssd": "true"})))
+    assert (left.fields, left.status) == (OperatorFields(aggregates=(old,)), UNSET)
+
+
+def test_a_zone_that_is_taken_out_of_an_aggregate_is_the_nodes_no_more() -> None:
+    feed = Feed(OpenStack(lambda _: 1))
+    fed(feed, *created(), aggregate(["h1"], availability_zone="east"))
+    node_settings(feed.settle())
+
+    fed(feed, aggregate(["h1"], at_s=1, action="update_metadata"))
+    (word,) = node_settings(feed.settle())
+
+    assert word.fields == OperatorFields(zone="", aggregates=(Aggregate(name="my-aggregate", metadata={}),))
 
 
 def test_what_services_say_reaches_the_ledger() -> None:
