@@ -10,11 +10,11 @@ from msgspec.structs import replace
 
 from projections import companions
 from projections.causes import when_ms
-from projections.differences import Closed
+from projections.differences import Closed, apart
 from projections.leaks import Leaks
 from projections.ledger import Ledger
 from projections.ledger_state import Step
-from projections.node import Claim
+from projections.node import Claim, ObservedAmounts
 from projections.observed import Observed
 from schemas.audits import InstanceReport
 from schemas.claims import Change, FindingIgnored, NodeObserved
@@ -514,6 +514,21 @@ def test_a_size_that_is_not_the_claimed_one_drifts_until_it_is_claimed(n1: Audit
     assert n1.look() == [("resolved", "size-drift", "c")]
     n1.history.audit({"i": 6}, at_s=240, memory_mib=16)
     assert n1.look() == []
+
+
+@pytest.mark.parametrize(
+    ("shown", "counted", "cpus", "memory_mib"),
+    [
+        ((2, 0, 512, 0), (0, 2, 512, 0), 0, 0),  # Dedicated for the owner, and any for the host.
+        ((2, None, 512, 0), (2, 0, 512, 0), 0, 0),
+        ((4, 1, 512, 0), (2, 0, 256, 0), 3, 256),
+        ((None, 2, 512, 0), (2, 0, None, 0), 0, 0),
+    ],
+)
+def test_cpus_of_both_kinds_count_together_where_a_host_and_an_owner_differ(
+    shown: ObservedAmounts, counted: ObservedAmounts, cpus: int, memory_mib: int
+) -> None:
+    assert apart(shown, counted) == (cpus, memory_mib)
 
 
 @pytest.mark.parametrize(("then_mib", "drifts"), [(6, False), (5, True)])
