@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct, field
 
-from projections.node import observed_amounts
+from projections.node import ObservedAmounts, observed_amounts
 from projections.rules import GRACE_MS, SKEW_MS
 from schemas.claims import ClaimReleased, InstanceObserved, NodeObserved
 
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from projections.ledger_state import Step
     from projections.node import Node
 
-ObservedAmounts = tuple[int | None, int | None, int | None, int | None]
-"""A vector in the order of `RESOURCES`; None where nothing reports it."""
 UNKNOWN: ObservedAmounts = (None, None, None, None)
 
 # On a node without audits nothing else ends the wait; events later than the grace are a broken producer's.

@@ -7,7 +7,8 @@ import random
 import pytest
 
 from projections.ledger import Ledger
-from projections.observed import DEPARTED_MAX, Observed, ObservedAmounts, total
+from projections.node import ObservedAmounts
+from projections.observed import DEPARTED_MAX, Observed, total
 from schemas.claims import Change
 from schemas.resources import RESOURCES, ObservedResources
 from tests.ledger_history import START_MS, History, Size, digest_of
