@@ -6,7 +6,7 @@ before becomes a `NodeConfigured`: what others say of the node meanwhile holds u
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from hashlib import blake2b
 
 from msgspec import UNSET, UnsetType
@@ -84,8 +84,8 @@ class Services:
             return
         self._aggregates[fact.aggregate_id] = fact
         self._has_news = True
-        here = set() if fact.is_deleted else set(fact.hosts)
-        for host in set(known.hosts if known is not None else ()) - here:
+        left = [host for host in known.hosts if not fact.has(host)] if known is not None else []
+        for host in left:
             self._left_us[host] = max(fact.key.time_us, self._left_us.get(host, 0))
 
     def configured(self) -> list[NodeConfigured]:
@@ -96,7 +96,7 @@ class Services:
         if self._said is None:
             self._said = dict(self._said_before())
         self._has_news = False
-        for node_id, host in sorted(self._named_nodes()):
+        for node_id, host in sorted((node_id, host) for host, nodes in self._nodes.items() for node_id in nodes):
             before = self._said.get(node_id)
             told, newest_us = self._told(node_id, host, before)
             record = _news(before, told, newest_us)
@@ -113,33 +113,32 @@ class Services:
         named = {host for fact in self._aggregates.values() if not fact.is_deleted for host in fact.hosts}
         return named | self._services.keys()
 
-    def _named_nodes(self) -> Iterator[tuple[str, str]]:
-        """The nodes of which services or aggregates say something, or did, with their hosts."""
-        # A host that was in an aggregate once has an empty list of them now: said as such, or it would stay in it.
-        for host in self._nodes.keys() & (self._hosts() | self._left_us.keys()):
-            for node_id in self._nodes[host]:
-                yield node_id, host
-
     def _told(self, node_id: str, host: str, before: NodeConfigured | None) -> tuple[NodeConfigured, int]:
         """All that messages say of a node, and when the newest of them was sent. What they do not speak of is left out."""
         service, left_us = self._services.get(host), self._left_us.get(host, 0)
-        facts = [each for _, each in sorted(self._aggregates.items()) if not each.is_deleted and host in each.hosts]
+        inside = {each.name: each for each in _aggregates(before)}
+        facts = [each for each in self._aggregates.values() if each.has(host) or each.name in inside]
         told = NodeConfigured(node_id=node_id, record_id=RECORD_PREFIX)
+        zone = service.zone if service is not None else ""
         if facts or left_us:
-            aggregates = self._carried(before) + tuple(Aggregate(name=fact.name, metadata=fact.metadata) for fact in facts)
+            # What was said of aggregates that no message speaks of any more, as these have left the bus, stays.
+            by_name = {name: each for name, each in inside.items() if name not in self._names}
+            by_name |= {each.name: Aggregate(name=each.name, metadata=each.metadata) for each in facts if each.has(host)}
+            aggregates = tuple(each for _, each in sorted(by_name.items()))
             told = replace(told, fields=OperatorFields(aggregates=aggregates))
-        zone = _zone(told.fields.aggregates or ()) or (service.zone if service is not None else "")
-        if zone or left_us or (before is not None and before.fields.zone and facts):
+            zone = _zone(aggregates) or zone
+        if zone or left_us or (facts and before is not None and before.fields.zone):
             told = replace(told, fields=replace(told.fields, zone=zone))
         if service is not None:
             status, reason = _status(service)
             told = replace(told, status=status, reason=reason)
         return told, max([left_us, *(fact.key.time_us for fact in facts), service.key.time_us if service is not None else 0])
 
-    def _carried(self, before: NodeConfigured | None) -> tuple[Aggregate, ...]:
-        """What was said of aggregates that no message speaks of any more, as these have left the bus."""
-        said = before.fields.aggregates if before is not None else UNSET
-        return () if isinstance(said, UnsetType) else tuple(each for each in said if each.name not in self._names)
+
+def _aggregates(word: NodeConfigured | None) -> tuple[Aggregate, ...]:
+    """What a word says of aggregates, in order of their names."""
+    said = UNSET if word is None else word.fields.aggregates
+    return () if isinstance(said, UnsetType) else tuple(sorted(said, key=lambda each: each.name))
 
 
 def _zone(aggregates: tuple[Aggregate, ...]) -> str:
@@ -150,9 +149,10 @@ def _zone(aggregates: tuple[Aggregate, ...]) -> str:
 def _news(before: NodeConfigured | None, told: NodeConfigured, newest_us: int) -> NodeConfigured | None:
     """What of it was not said before. The id names it and when: in an aggregate, out of it, and in it again are three records."""
     if before is not None:
+        is_same = before.fields.aggregates is not UNSET and _aggregates(told) == _aggregates(before)
         fields = OperatorFields(
             zone=UNSET if told.fields.zone == before.fields.zone else told.fields.zone,
-            aggregates=UNSET if told.fields.aggregates == before.fields.aggregates else told.fields.aggregates,
+            aggregates=UNSET if is_same else told.fields.aggregates,
         )
         told = replace(told, fields=fields)
         if (told.status, told.reason) == (before.status, before.reason):

@@ -257,7 +257,7 @@ def test_aggregates_of_which_the_bus_has_no_word_any_more_are_kept_and_others_fo
     fed(again, aggregate([], at_s=1))
     (left,) = node_settings(again.settle())
 
-    assert inside.fields == OperatorFields(aggregates=(old, Aggregate(name="my-aggregate", metadata={"ssd": "true"})))
+    assert inside.fields == OperatorFields(aggregates=(Aggregate(name="my-aggregate", metadata={"ssd": "true"}), old))
     assert (left.fields, left.status) == (OperatorFields(aggregates=(old,)), UNSET)
 
 
