@@ -25,11 +25,12 @@ from schemas.codec import Unreadable, decode_keyed
 from schemas.lifecycle import InstanceDeleted, InstanceDeparted, LifecycleEvent
 from schemas.topics import CLAIMS, DEAD_LETTERS, LIFECYCLE
 from streams.cli.printed import units
+from streams.cli.printed.progress import Progress
 from streams.cli.problems import UsageProblem
 from streams.cli.produce.publishing import message
 from streams.dead_letters import PREFIX, dead_letter
 from streams.log.base import Log, Message, Partition, Record, read_at_hand
-from streams.log.reading import topic_records
+from streams.log.reading import places, topic_records
 from streams.message import message_of
 
 BATCH_RECORDS = 500
@@ -238,10 +239,7 @@ class Before(Struct):
 def told_before(log: Log) -> Before:
     """Read what this producer said from the whole of the life-cycle topic."""
     before = Before({}, {})
-    mark = b'"producer":' + msgspec.json.encode(PRODUCER)
-    for record in topic_records(log, LIFECYCLE):
-        if mark not in record.value:
-            continue
+    for record in _marked(log, LIFECYCLE, b'"producer":' + msgspec.json.encode(PRODUCER)):
         event = decode_keyed(LIFECYCLE, record.key, record.value)
         if isinstance(event, Unreadable) or event.producer != PRODUCER:
             continue
@@ -256,14 +254,20 @@ def told_before(log: Log) -> Before:
 def configured_before(log: Log) -> dict[str, NodeConfigured]:
     """What this producer said of each node's settings, all its words together."""
     before: dict[str, NodeConfigured] = {}
-    mark = f'"record_id":"{RECORD_PREFIX}/'.encode()
-    for record in topic_records(log, CLAIMS):
-        if mark not in record.value:
-            continue
+    for record in _marked(log, CLAIMS, f'"record_id":"{RECORD_PREFIX}/'.encode()):
         event = decode_keyed(CLAIMS, record.key, record.value)
         if isinstance(event, NodeConfigured):
             before[event.node_id] = together(before.get(event.node_id), event)
     return before
+
+
+def _marked(log: Log, topic: str, mark: bytes) -> Iterator[Record]:
+    """The records of a topic that may be this producer's: all that have these bytes somewhere."""
+    with Progress("read", sum(log.end(*place) - log.start(*place) for place in places(log, topic))) as progress:
+        for record in topic_records(log, topic):
+            progress.add()
+            if mark in record.value:
+                yield record
 
 
 def letters_before(log: Log) -> set[Letter]:
