@@ -30,7 +30,7 @@ test: check
 	@$(PY) -m pytest -n 3 --dist loadfile --no-loadscope-reorder $(SEED_ARG) $(ARGS)
 
 soak: $(VENV)/.dev
-	@CLAIMLOG_SOAK=1 CLAIMLOG_KILLS=$(KILLS) $(PY) -m pytest tests/faults tests/properties/test_engine_on_load.py tests/properties/test_no_false_alarms.py tests/properties/test_any_record.py -s --timeout=0 $(SEED_ARG) $(ARGS)
+	@CLAIMLOG_SOAK=1 CLAIMLOG_KILLS=$(KILLS) $(PY) -m pytest tests/faults tests/properties/test_engine_on_load.py tests/properties/test_no_false_alarms.py tests/properties/test_any_record.py tests/integration/test_kafka_partitions.py -s --timeout=0 $(SEED_ARG) $(ARGS)
 
 check: $(VENV)/.dev
 	@$(PY) -m ruff check --quiet .
