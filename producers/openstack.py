@@ -15,7 +15,7 @@ from msgspec import Struct
 from producers.openstack_fleet import Services
 from producers.openstack_messages import Notification, read_notification
 from producers.openstack_payloads import AggregateFact, HostFact, InstanceFact, ServiceFact, read_fact
-from producers.openstack_places import MIGRATING, RESIZED, RESIZING, History, Place
+from producers.openstack_places import MIGRATED, MIGRATING, RESIZED, RESIZING, History, InstanceStanding, Place
 from producers.source import EventSource
 from schemas.audits import InstanceReport
 from schemas.claims import NodeConfigured
@@ -101,7 +101,8 @@ class OpenStack:
             self._told.setdefault(instance_id, {})[node_id] = last
         self._waiting: dict[str, InstanceFact | None] | None = dict.fromkeys(self._told)
         """Instances of which something is in the log already, with the last fact of each; None once caught up."""
-        self._carried = {each: {node for node, last in nodes.items() if _is_moving(last)} for each, nodes in self._told.items()}
+        moving = {each: {node for node, last in nodes.items() if _is_moving(last)} for each, nodes in self._told.items()}
+        self._carried = {each: nodes for each, nodes in moving.items() if nodes}
         """Nodes that instances on their way hold as the log says, and of which no message has said anything: it may have left the bus."""
         self._at_host: dict[str, set[str]] = {}
         self._unnamed: dict[str, set[str]] = {}
@@ -195,9 +196,7 @@ class OpenStack:
         self._note_unnamed(instance_id, {host for host, place in history.now.places.items() if not place.node})
         here = self._by_node(history)
         told = self._told.setdefault(instance_id, {})
-        is_on_its_way = _moving(newest) and not history.now.is_deleted
-        carried = self._said_of(instance_id, here if is_on_its_way else told)
-        for node_id in sorted((here.keys() | told.keys()).difference(carried)):
+        for node_id in sorted((here.keys() | told.keys()).difference(self._kept(instance_id, history.now, here))):
             place, last = here.get(node_id), told.get(node_id)
             if place is None:
                 event = self._gone(node_id, instance_id, last, newest, is_deleted=history.now.is_deleted)
@@ -207,14 +206,21 @@ class OpenStack:
             if event is not None:
                 yield event
 
+    def _kept(self, instance_id: str, standing: InstanceStanding, here: Iterable[str]) -> Collection[str]:
+        """The nodes of which what the log says of the instance stays as it is, as the messages that said it have left the bus."""
+        newest = standing.newest
+        if newest is not None and not standing.is_deleted:
+            if (newest.action, newest.phase) == MIGRATED and not standing.places:
+                return self._told[instance_id].keys() - {newest.node}  # Only that it left is known.
+            if _moving(newest):
+                return self._said_of(instance_id, here)
+        self._carried.pop(instance_id, None)
+        return ()
+
     def _said_of(self, instance_id: str, nodes: Iterable[str]) -> Collection[str]:
-        """Something is said of the instance on these nodes; returns those that it holds as the log alone says."""
-        carried = self._carried.get(instance_id)
-        if carried is None:
-            return frozenset()
+        """Something is said of the instance on these nodes; returns those that it holds on its way as the log alone says."""
+        carried = self._carried.get(instance_id, set())
         carried.difference_update(nodes)
-        if not carried:
-            del self._carried[instance_id]
         return carried
 
     def _by_node(self, history: History) -> dict[str, Place]:
