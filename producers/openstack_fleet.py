@@ -84,8 +84,8 @@ class Services:
             return
         self._aggregates[fact.aggregate_id] = fact
         self._has_news = True
-        left = [host for host in known.hosts if not fact.has(host)] if known is not None else []
-        for host in left:
+        here = set() if fact.is_deleted else set(fact.hosts)
+        for host in set(known.hosts if known is not None else ()) - here:
             self._left_us[host] = max(fact.key.time_us, self._left_us.get(host, 0))
 
     def configured(self) -> list[NodeConfigured]:
@@ -96,9 +96,15 @@ class Services:
         if self._said is None:
             self._said = dict(self._said_before())
         self._has_news = False
+        inside: dict[str, list[AggregateFact]] = {}
+        for fact in self._aggregates.values():
+            for host in () if fact.is_deleted else fact.hosts:
+                inside.setdefault(host, []).append(fact)
+        named = {fact.name: fact for fact in self._aggregates.values()}
         for node_id, host in sorted((node_id, host) for host, nodes in self._nodes.items() for node_id in nodes):
             before = self._said.get(node_id)
-            told, newest_us = self._told(node_id, host, before)
+            changed = [named[each.name] for each in _aggregates(before) if each.name in named]
+            told, newest_us = self._told(node_id, host, before, inside.get(host, []), changed)
             record = _news(before, told, newest_us)
             if record is not None:
                 self._said[node_id] = together(before, record)
@@ -113,26 +119,29 @@ class Services:
         named = {host for fact in self._aggregates.values() if not fact.is_deleted for host in fact.hosts}
         return named | self._services.keys()
 
-    def _told(self, node_id: str, host: str, before: NodeConfigured | None) -> tuple[NodeConfigured, int]:
-        """All that messages say of a node, and when the newest of them was sent. What they do not speak of is left out."""
+    def _told(
+        self, node_id: str, host: str, before: NodeConfigured | None, inside: list[AggregateFact], changed: list[AggregateFact]
+    ) -> tuple[NodeConfigured, int]:
+        """All that messages say of a node, and when the newest of them was sent. What they do not speak of is left out.
+
+        Its host is in the aggregates `inside`; `changed` are those that it was said to be in, as they stand now.
+        """
         service, left_us = self._services.get(host), self._left_us.get(host, 0)
-        inside = {each.name: each for each in _aggregates(before)}
-        facts = [each for each in self._aggregates.values() if each.has(host) or each.name in inside]
         told = NodeConfigured(node_id=node_id, record_id=RECORD_PREFIX)
         zone = service.zone if service is not None else ""
-        if facts or left_us:
+        if inside or changed or left_us:
             # What was said of aggregates that no message speaks of any more, as these have left the bus, stays.
-            by_name = {name: each for name, each in inside.items() if name not in self._names}
-            by_name |= {each.name: Aggregate(name=each.name, metadata=each.metadata) for each in facts if each.has(host)}
+            by_name = {each.name: each for each in _aggregates(before) if each.name not in self._names}
+            by_name |= {fact.name: Aggregate(name=fact.name, metadata=fact.metadata) for fact in inside}
             aggregates = tuple(each for _, each in sorted(by_name.items()))
             told = replace(told, fields=OperatorFields(aggregates=aggregates))
             zone = _zone(aggregates) or zone
-        if zone or left_us or (facts and before is not None and before.fields.zone):
+        if zone or left_us or (changed and before is not None and before.fields.zone):
             told = replace(told, fields=replace(told.fields, zone=zone))
         if service is not None:
             status, reason = _status(service)
             told = replace(told, status=status, reason=reason)
-        return told, max([left_us, *(fact.key.time_us for fact in facts), service.key.time_us if service is not None else 0])
+        return told, max(left_us, *(fact.key.time_us for fact in (*inside, *changed)), service.key.time_us if service is not None else 0, 0)
 
 
 def _aggregates(word: NodeConfigured | None) -> tuple[Aggregate, ...]:

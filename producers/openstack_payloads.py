@@ -183,10 +183,6 @@ class AggregateFact(Struct, frozen=True, kw_only=True, gc=False):
     hosts: tuple[str, ...]
     metadata: dict[str, str]
 
-    def has(self, host: str) -> bool:
-        """Whether the host is in it."""
-        return not self.is_deleted and host in self.hosts
-
 
 class HostFact(Struct, frozen=True, kw_only=True, gc=False):
     """Which node a compute service's host has."""
