@@ -218,7 +218,7 @@ def begun_again(*said: NodeConfigured) -> Feed:
 
 def test_a_follower_that_starts_again_leaves_an_operators_own_word_on_a_node_however_long_ago_nova_said_its_own() -> None:
     """Ids are remembered for some 100,000 records: that the same record changes nothing is no help after that."""
-    bus = [*created(), service(zone="x"), aggregate(["h1"], availability_zone="east")]
+    bus = [*created(), service(), aggregate(["h1"], availability_zone="east")]
     first = Feed(OpenStack(lambda _: 1))
     fed(first, *bus)
     (said,) = node_settings(first.settle())
@@ -259,6 +259,15 @@ def test_aggregates_of_which_the_bus_has_no_word_any_more_are_kept_and_others_fo
 
     assert inside.fields == OperatorFields(aggregates=(Aggregate(name="my-aggregate", metadata={"ssd": "true"}), old))
     assert (left.fields, left.status) == (OperatorFields(aggregates=(old,)), UNSET)
+
+
+def test_the_newest_word_on_an_aggregate_counts_whenever_it_comes_and_a_services_zone_where_no_aggregate_has_one() -> None:
+    feed = Feed(OpenStack(lambda _: 1))
+
+    fed(feed, *created(), service(availability_zone="x"), aggregate(["h1"], at_s=2, ssd="true"), aggregate([], at_s=1))
+    (word,) = node_settings(feed.settle())
+
+    assert word.fields == OperatorFields(zone="x", aggregates=(Aggregate(name="my-aggregate", metadata={"ssd": "true"}),))
 
 
 def test_a_zone_that_is_taken_out_of_an_aggregate_is_the_nodes_no_more() -> None:
