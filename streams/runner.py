@@ -7,7 +7,7 @@ log's `wait` and is woken by the next append of any process.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol, TextIO
 
 from projections.table import TableError
@@ -60,6 +60,25 @@ class NoShare:
         """There is nothing to give up."""
 
 
+def stands(engines: Iterable[Engine], owned: frozenset[int]) -> dict[Partition, int]:
+    """The first offset that some of the engines has not read, of each place that one reads."""
+    offsets: dict[Partition, int] = {}
+    for engine in engines:
+        for place, offset in engine.waits(owned).items():
+            offsets[place] = min(offset, offsets.get(place, offset))
+    return offsets
+
+
+def progress(place: Partition, positions: Mapping[Partition, int], ends: Mapping[Partition, int]) -> str:
+    """How far a place is read: what somebody has, what it needs, what remains. Who has no position of it opens its table."""
+    have, need = positions.get(place), ends.get(place, 0)
+    if have is None:
+        return f"{place} opens its table"
+    if have > need:
+        return f"{place} has {have}, and the log ends at {need}"
+    return f"{place} has {have} of {need}, {need - have} remain" if have < need else f"{place} has all of {need}"
+
+
 class Host:
     """One process: its engines, its share of the partitions, its health. `clock` gives seconds and only runs.
 
@@ -84,6 +103,8 @@ class Host:
         self._leases, self._is_open, self._clock = [lease, *beside], is_open, clock
         self._idle_since: float | None = None
         self._has_told = False
+        self._goals: dict[Partition, int] = {}
+        """Where the places that engines read ended when their share was taken over; until then the process has not caught up."""
         health.waits = False
 
     def run(self, stopped: Callable[[], bool], *, until_idle: bool = False) -> None:
@@ -108,6 +129,8 @@ class Host:
             try:
                 if self._turn():
                     self._idle_since = None
+                    if not self._health.ready:
+                        self._look_how_far()
                     continue
                 self._health.ready = True
                 if until_idle and self._is_over():
@@ -119,6 +142,7 @@ class Host:
                     self._patience.trouble = self._patience.trouble or trouble
                     return
                 self._health.met_trouble()
+                self._goals.clear()
                 self._patience.met(trouble)
                 self._log.wait({}, PAUSE_SECONDS)
 
@@ -139,12 +163,22 @@ class Host:
         if not owned <= self._owned:
             # Who was in reserve was ready: what it takes over now has to be loaded and folded first.
             self._health.ready, self._health.loads = False, True
+            self._goals.clear()
         self._owned = owned
         done = sum(engine.turn(owned) for engine in self._engines)
         self._patience.over()
         self._health.waits = False
         self._health.turned()
         return done
+
+    def _look_how_far(self) -> None:
+        """Who has read what there was has caught up, though under load there is always more."""
+        positions = stands(self._engines, self._owned)
+        self._goals |= {place: self._log.end(*place) for place in positions.keys() - self._goals.keys()}
+        left = [place for place, goal in sorted(self._goals.items()) if positions.get(place, goal) < goal]
+        self._health.ready = bool(self._goals) and not left
+        if left:
+            self._health.doing = "; ".join(progress(place, positions, self._goals) for place in left)
 
     def _close(self) -> LogError | TableError | None:
         """Give everything up, each whatever becomes of the others; returns the first failure, each is told."""
@@ -161,9 +195,4 @@ class Host:
         print(sentence, file=self._err, flush=True)
 
     def _sleep(self) -> None:
-        owned = self._lease.partitions()
-        offsets: dict[Partition, int] = {}
-        for engine in self._engines:
-            for partition, offset in engine.waits(owned).items():
-                offsets[partition] = min(offset, offsets.get(partition, offset))
-        self._log.wait(offsets, WAIT_SECONDS)
+        self._log.wait(stands(self._engines, self._lease.partitions()), WAIT_SECONDS)

@@ -16,7 +16,7 @@ from streams.log.base import Log, LogError, LogOutdated, LogUnreachable, Partiti
 from streams.measured import Measured
 from streams.metrics import Health
 from streams.patience import UNREACHABLE_SECONDS_MAX
-from streams.runner import Engine
+from streams.runner import Engine, progress, stands
 from streams.tables import RECOVERY_SECONDS, Loading
 
 LOOK_SECONDS: Final = 1.0
@@ -60,11 +60,7 @@ class Share:
         if not self._turns:
             self._turns = True
             return self.owned
-        positions: dict[Partition, int] = {}
-        for engine in self.engines:
-            for place, offset in engine.waits(self.owned).items():
-                positions[place] = min(offset, positions.get(place, offset))
-        self.positions = positions
+        self.positions = stands(self.engines, self.owned)
         return self.owned
 
     def loads(self) -> tuple[Loading | None, Mapping[Partition, int]]:
@@ -110,16 +106,7 @@ class Standstill:
 
 def recovery(positions: Mapping[Partition, int], ends: Mapping[Partition, int], owned: Iterable[int]) -> str:
     """How far the fold is, per partition: what it has, what it needs, what remains."""
-    return "; ".join([_recovery(Partition(CLAIMS, number), positions, ends) for number in sorted(owned)])
-
-
-def _recovery(place: Partition, positions: Mapping[Partition, int], ends: Mapping[Partition, int]) -> str:
-    have, need = positions.get(place), ends.get(place, 0)
-    if have is None:
-        return f"{place} opens its table"
-    if have > need:
-        return f"{place} has {have}, and the log ends at {need}"
-    return f"{place} has {have} of {need}, {need - have} remain" if have < need else f"{place} has all of {need}"
+    return "; ".join([progress(Partition(CLAIMS, number), positions, ends) for number in sorted(owned)])
 
 
 class Watchdog:

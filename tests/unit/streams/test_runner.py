@@ -8,7 +8,7 @@ from io import StringIO
 import pytest
 
 from streams import runner
-from streams.log.base import Partition
+from streams.log.base import LogUnreachable, Message, Partition, TopicSpec
 from streams.log.memory import MemoryLog
 from streams.metrics import Health
 from streams.runner import Host
@@ -95,6 +95,58 @@ def test_a_process_is_alive_while_it_loads_a_large_share_and_not_when_a_later_tu
     Host(MemoryLog(), [engine], lease, health, StringIO()).run(lambda: len(alive) == 3)
 
     assert alive == [False, True, False]
+
+
+class Busy(Loading):
+    """An engine that reads two records in a turn, while three more are appended: it is never without work."""
+
+    def __init__(self, health: Health, log: MemoryLog, position: int) -> None:
+        super().__init__(health)
+        self._log, self._position, self.said = log, position, list[str]()
+
+    def turn(self, partitions: frozenset[int]) -> int:
+        self.readiness.append(self._health.ready)
+        self.said.append(self._health.lacks())
+        self._log.append([Message("t", b"k", b"v")] * 3)
+        self._position += 2
+        return 2
+
+    def waits(self, partitions: frozenset[int]) -> dict[Partition, int]:
+        return {Partition("t", 0): self._position}
+
+
+def test_a_process_that_has_read_what_there_was_is_ready_though_there_is_always_more_to_do() -> None:
+    health = Health(lambda: 0.0)
+    log = MemoryLog([TopicSpec("t", 1)])
+    log.append([Message("t", b"k", b"v")] * 3)
+    engine = Busy(health, log, 0)
+
+    Host(log, [engine], Lease(health, [ALL]), health, StringIO()).run(lambda: len(engine.readiness) == 5)
+
+    # Once the first turn is over there are six.
+    assert engine.readiness == [False, False, False, True, True]
+    assert engine.said[1:4] == ["t/0 has 2 of 6, 4 remain", "t/0 has 4 of 6, 2 remain", ""]
+
+
+def test_a_log_that_was_away_leaves_more_to_catch_up_with() -> None:
+    health = Health(lambda: 0.0)
+    log = MemoryLog([TopicSpec("t", 1)])
+    engine = Busy(health, log, 0)
+    first = engine.turn
+
+    def turn(partitions: frozenset[int]) -> int:
+        if len(engine.readiness) == 3:
+            engine.readiness.append(health.ready)
+            engine.said.append(health.lacks())
+            log.append([Message("t", b"k", b"v")] * 9)
+            raise LogUnreachable("away")
+        return first(partitions)
+
+    engine.turn = turn  # type: ignore[method-assign]
+    Host(log, [engine], Lease(health, [ALL]), health, StringIO()).run(lambda: len(engine.readiness) == 6)
+
+    assert engine.readiness == [False, False, True, True, False, False]
+    assert engine.said[-1] == "t/0 has 8 of 21, 13 remain"
 
 
 def test_a_process_that_gives_a_part_up_stays_ready() -> None:
