@@ -67,9 +67,10 @@ class Reader:
         tell: Callable[[str], None] = not_told,
         unstored: Callable[[int], int] = from_the_first,
         *,
+        passed_over: Callable[[str], None] | None = None,
         needs_all: bool = False,
     ) -> None:
-        self._log, self._group, self.topic = log, group, topic
+        self._log, self._group, self.topic, self._passed_over = log, group, topic, passed_over or tell
         self._clock, self._tell, self._unstored, self._needs_all = clock, tell, unstored, needs_all
         self._all_stored: float | None = None
         self._commit_due: float | None = None
@@ -97,7 +98,8 @@ class Reader:
         self._committed[partition] = known or 0
         if stored > end:
             place = f"{self.topic}/{partition}"
-            self._tell(f"{place}: {rewound(self._group, stored, end)}; the stored offset is discarded, it is read again from {start}")
+            what = f"{rewound(self._group, stored, end)}; the stored offset is discarded, it is read again from {start}"
+            self._passed_over(f"{place}: {what}")
             return start
         if stored < start:
             self._committed[partition] = start
@@ -152,10 +154,20 @@ class Carrier:
     name = "carrier"
 
     def __init__(
-        self, log: Log, group: str = CARRIERS, *, count_dead: CountDead = not_counted, tell: Callable[[str], None] = not_told
+        self,
+        log: Log,
+        group: str = CARRIERS,
+        *,
+        count_dead: CountDead = not_counted,
+        tell: Callable[[str], None] = not_told,
+        passed_over: Callable[[str], None] | None = None,
     ) -> None:
+        """`passed_over` hears of offsets that are not used, as a topic was rewound under the group; without it `tell` does."""
         self._log, self._count_dead = log, count_dead
-        self.readers = [Reader(log, group, topic, tell=tell, unstored=partial(self._unstored, topic), needs_all=True) for topic in SOURCES]
+        self.readers = [
+            Reader(log, group, topic, tell=tell, unstored=partial(self._unstored, topic), passed_over=passed_over, needs_all=True)
+            for topic in SOURCES
+        ]
         self._letters = Letters(log)
         self._has_letters: dict[Partition, int | None] = {}
         """Partitions of which no offset was stored: below which one what cannot be read has its letter, once that was asked."""
@@ -163,6 +175,8 @@ class Carrier:
         self._is_sound = True
         self.carried = 0
         self.dead = 0
+        self._kinds: list[str] = []
+        """Of the letters that are to be appended."""
 
     def turn(self, partitions: frozenset[int]) -> int:
         """One batch of each source and partition; returns how many records were read."""
@@ -174,6 +188,7 @@ class Carrier:
             total = partition_count(self._log, reader.topic)
             messages: list[Message] = []
             batches: list[list[Record]] = []
+            self._kinds.clear()
             for partition in sorted(partitions):
                 records = reader.read(partition)
                 if records:
@@ -183,6 +198,10 @@ class Carrier:
             if messages:
                 self._log.append(messages)
             # Only now: what could not be appended is read and appended again, the same bytes.
+            self.carried += len(messages) - len(self._kinds)
+            self.dead += len(self._kinds)
+            for kind in self._kinds:
+                self._count_dead(reader.topic, kind)
             for records in batches:
                 reader.advance(records)
             reader.commit()
@@ -220,10 +239,8 @@ class Carrier:
         if isinstance(result, Unreadable):
             if self._has_letter(record):
                 return None
-            self.dead += 1
-            self._count_dead(record.topic, result.kind)
+            self._kinds.append(result.kind)
             return dead_letter(record, result)
-        self.carried += 1
         return result
 
 
@@ -236,11 +253,20 @@ class Watcher:
     name = "watcher"
 
     def __init__(
-        self, log: Log, group: str = WATCHERS, *, count_dead: CountDead = not_counted, tell: Callable[[str], None] = not_told
+        self,
+        log: Log,
+        group: str = WATCHERS,
+        *,
+        count_dead: CountDead = not_counted,
+        tell: Callable[[str], None] = not_told,
+        passed_over: Callable[[str], None] | None = None,
     ) -> None:
+        """`passed_over` as for the carrier."""
         self._log, self._count_dead = log, count_dead
         watched = expected(log.topics(), WATCHED_TOPICS)
-        self.readers = [Reader(log, group, topic, tell=tell, unstored=partial(self._unstored, topic)) for topic in watched]
+        self.readers = [
+            Reader(log, group, topic, tell=tell, unstored=partial(self._unstored, topic), passed_over=passed_over) for topic in watched
+        ]
         self._tell = tell
         self._letters = Letters(log)
         self._is_sound = True
@@ -257,18 +283,23 @@ class Watcher:
         self._is_sound = False
         for reader in self.readers:
             letters: list[Message] = []
+            kinds: list[str] = []
             batches: list[list[Record]] = []
             total = partition_count(self._log, reader.topic)  # Asked for each record it is a question to the file while others write.
             for partition in range(total):
                 records = self._read(reader, partition)
                 if records:
-                    letters.extend(self._letter(record, fault) for record in records if (fault := _fault(record, total)) is not None)
+                    faults = [(record, fault) for record in records if (fault := _fault(record, total)) is not None]
+                    letters.extend(dead_letter(record, fault) for record, fault in faults)
+                    kinds.extend(fault.kind for _, fault in faults)
                     batches.append(records)
                     count += len(records)
             if letters:
                 self._log.append(letters)
-                self.dead += len(letters)
             # As in the carrier.
+            self.dead += len(letters)
+            for kind in kinds:
+                self._count_dead(reader.topic, kind)
             for records in batches:
                 reader.advance(records)
             reader.commit()
@@ -311,10 +342,6 @@ class Watcher:
             return []
         self._damaged.discard(place)
         return records
-
-    def _letter(self, record: Record, fault: Unreadable) -> Message:
-        self._count_dead(record.topic, fault.kind)
-        return dead_letter(record, fault)
 
 
 def _fault(record: Record, partitions: int) -> Unreadable | None:

@@ -65,7 +65,8 @@ class Scheduler:
     """One scheduler process on `log`. Call `turn` again and again, then `close`.
 
     `ledgers` are folds of `claims` to go on from (a snapshot), one for each partition or none; without them it folds from the start.
-    `tell` hears of requests that were rewound under the schedulers.
+    `passed_over` hears of what it had and does not use (a state of another log, an offset of requests that were rewound), `tell` of all
+    else that somebody should know; without the one the other hears of both.
     Raises what the log raises, and UnknownRules or WrongLedger where the log of claims cannot be folded.
     """
 
@@ -81,9 +82,10 @@ class Scheduler:
         lease_timeout_seconds: float = 10.0,
         version: str = "",
         tell: Callable[[str], None] = not_told,
+        passed_over: Callable[[str], None] | None = None,
     ) -> None:
         topics = log.topics()
-        self._log, self._tell = log, tell
+        self._log, self._tell, self._passed_over = log, tell, passed_over or tell
         self._read_log: Callable[[str, int, int, int], Sequence[Recorded]] = getattr(log, "read_early", bare_reading(log))
         """All that follows from what it reads it says in the log itself, so it need not be on disk already."""
         self._read_whole: Callable[[str, int, int, int], Sequence[Record]] = getattr(log, "read_early_whole", log.read)
@@ -93,7 +95,7 @@ class Scheduler:
         self._news: Collection[Partition] | None = None
         self._clocks, self._says_answered = clocks or Clocks(), _may_say_answered(log, tell)
         begun_with = ledgers or [Ledger(number, topics[CLAIMS]) for number in range(topics[CLAIMS])]
-        self._ledgers = [_begun_with(log, number, ledger, tell) for number, ledger in enumerate(begun_with)]
+        self._ledgers = [_begun_with(log, number, ledger, self._passed_over) for number, ledger in enumerate(begun_with)]
         self._request_partitions = topics[REQUESTS]
         self._places = {topic: [Partition(topic, number) for number in range(topics[topic])] for topic in (CLAIMS, REQUESTS, RESULTS)}
         self.lease = log.lease(GROUP, REQUESTS, process_id, lease_timeout_seconds)
@@ -219,7 +221,7 @@ class Scheduler:
                 # All results are read in any case, so requests read again are known to be answered.
                 if partition not in self._beginning:
                     what = f"{rewound(GROUP, stored, end)}; the stored offset is discarded, it is read again from its start"
-                    self._tell(f"{REQUESTS}/{partition}: {what}")
+                    self._passed_over(f"{REQUESTS}/{partition}: {what}")
                 stored = None
             self._beginning.add(partition)
             placements = begun(self._log, partition, stored, self._placements.get(partition), self._tell)

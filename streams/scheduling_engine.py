@@ -58,7 +58,8 @@ class SchedulerEngine:
             ledgers=materialized(log, passed_over),
             lease_timeout_seconds=lease_timeout_seconds,
             version=version,
-            tell=passed_over,
+            tell=tell,
+            passed_over=passed_over,
         )
 
         # Nobody shares a log that is far away with it, so it waits for more itself and is spared a turn that finds nothing.

@@ -287,10 +287,10 @@ def _processor(log: Log, state: Path, process: str, metrics: Metrics, clock: Clo
     # The check comes first: it tells what this process publishes from what an earlier start of it did.
     return [
         check,
-        Carrier(log, count_dead=metrics.dead, tell=passed_over),
+        Carrier(log, count_dead=metrics.dead, tell=say, passed_over=passed_over),
         folder,
         Republisher(log, folder),
-        Watcher(log, count_dead=metrics.dead, tell=passed_over),
+        Watcher(log, count_dead=metrics.dead, tell=say, passed_over=passed_over),
     ]
 
 
