@@ -137,6 +137,42 @@ def test_an_engine_that_failed_stores_nothing_that_was_not_carried() -> None:
     assert log.committed("reconciler", LIFECYCLE) == {0: 2}
 
 
+@pytest.mark.parametrize(("engine", "topic"), [(Carrier, LIFECYCLE), (Watcher, REQUESTS)])
+def test_a_letter_is_counted_once_it_is_appended(engine: type[Carrier | Watcher], topic: str) -> None:
+    """A full log is tried again and again, with the same records."""
+    log, counted = Away(), list[tuple[str, str]]()
+    open_ledger(log, ledger_partitions=1, request_partitions=1)
+    works = engine(log, count_dead=lambda of, kind: counted.append((of, kind)))
+    said(log, topic, 2)
+
+    log.is_away = True
+    for _ in range(3):
+        with pytest.raises(LogUnreachable):
+            works.turn(frozenset({0}))
+    before = (list(counted), works.dead)
+    log.is_away = False
+    works.turn(frozenset({0}))
+
+    assert before == ([], 0)
+    assert counted == [(topic, "unreadable")] * 2
+    assert (works.dead, log.end(DEAD_LETTERS, 0)) == (2, 2)
+
+
+@pytest.mark.parametrize("left", [False, True])
+def test_only_an_offset_that_is_not_used_is_a_state_that_is_passed_over(*, left: bool) -> None:
+    log, told, passed_over = ledger(), list[str](), list[str]()
+    said(log, LIFECYCLE, 4)
+    log.commit(CARRIERS, LIFECYCLE, {0: 2 if left else 9})
+    if left:
+        log.truncate(LIFECYCLE, 0, 3)
+
+    Carrier(log, tell=told.append, passed_over=passed_over.append).turn(frozenset({0}))
+
+    assert [sentence for sentence in told if "have left the log" in sentence] == (told if left else [])
+    assert [sentence for sentence in passed_over if "the stored offset is discarded" in sentence] == ([] if left else passed_over)
+    assert len(told) + len(passed_over) == 1
+
+
 def test_a_group_that_stands_beyond_the_end_reads_again_from_the_start_and_says_so() -> None:
     log, clock, told = ledger(), Moment(), list[str]()
     said(log, REQUESTS, 3)
