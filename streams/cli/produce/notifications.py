@@ -34,6 +34,8 @@ from streams.log.reading import places, topic_records
 from streams.message import message_of
 
 BATCH_RECORDS = 500
+COME_TRIES, COME_SECONDS = 20, 0.1
+"""How often messages that a bus has are asked for again where none are at hand, and the pause between."""
 CE_SOURCE = f"claimlog/{PRODUCER}"
 NO_TEXT = {
     b"\x1f\x8b": "packed by gzip",
@@ -136,16 +138,26 @@ class Bus:
 
     def read(self) -> list[Record]:
         """See `Source`. In about the order of time over all partitions. If it raises, the same are read again."""
-        found = {place: self._from(place, offset) for place, offset in self._next.items()}
-        # A partition with more to come is read no further than the others: a full one would be days behind an empty one. Times are the
-        # senders' own and may go back, so the newest of a batch bounds the others: that batch is taken whole, and something always is.
-        full = [records for records in found.values() if len(records) >= BATCH_RECORDS]
+        ends = {topic: self._log.ends(topic) for topic in {place.topic for place in self._next}}
+        left = {place for place, offset in self._next.items() if offset < ends[place.topic][place.number]}
+        found = {place: self._come(place, offset) if place in left else [] for place, offset in self._next.items()}
+        # A partition with more to come is read no further than the others: a full one would be days behind a small one, of which all is at
+        # hand at once. Times are the senders' own and may go back, so the newest at hand bounds the others: of that partition all is taken.
+        full = [records for place, records in found.items() if records and records[-1].offset + 1 < ends[place.topic][place.number]]
         horizon_ms = min((max(each.time_ms for each in records) for records in full), default=None)
         if horizon_ms is not None:
             found = {place: list(takewhile(lambda each: each.time_ms <= horizon_ms, records)) for place, records in found.items()}
         self._next |= {place: records[-1].offset + 1 for place, records in found.items() if records}
         together = sorted((each for records in found.values() for each in records), key=attrgetter("time_ms"))
         return [msgspec.structs.replace(each, topic=self._named(each.topic)) for each in together]
+
+    def _come(self, place: Partition, offset: int) -> list[Record]:
+        """The next messages of a partition that has some; a broker may not have sent them yet. Offsets may be without a record, too."""
+        for _ in range(COME_TRIES):
+            if records := self._from(place, offset):
+                return records
+            self._log.wait({}, COME_SECONDS)
+        return []
 
     def _from(self, place: Partition, offset: int) -> list[Record]:
         start, records = read_at_hand(self._log, place, offset, BATCH_RECORDS)
