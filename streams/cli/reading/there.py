@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from schemas.topics import CLAIMS, MADE_AGAIN, NODE_RESOURCES, VERDICTS
+from schemas.topics import ANSWERED, CLAIMS, MADE_AGAIN, NODE_RESOURCES, VERDICTS
 from streams.cli.problems import AnswerIncomplete
 from streams.cli.reading.state_at import folded_partitions
 from streams.ledger_topics import LATER_TOPICS
@@ -37,15 +37,16 @@ def not_made(log: Log, topics: Sequence[str]) -> list[str]:
     if is_lines(log):
         names = [name for name in topics if name in MADE_AGAIN and name not in log.topics()]
         return [f"this file has nothing of {', '.join(names)}: what follows from the ledger is in no copy"] if names else []
-    names = [name for name in topics if name in MADE_AGAIN]
-    if not names or not _has_records(log, (CLAIMS,)) or _has_records(log, (VERDICTS, NODE_RESOURCES)):
+    # Schedulers file answers; and the first record of each partition of `claims` opens it, of which nothing follows.
+    names = [name for name in topics if name in MADE_AGAIN and name != ANSWERED and not _has_records(log, (name,))]
+    if not names or not _has_records(log, (CLAIMS,), beyond=1) or _has_records(log, (VERDICTS, NODE_RESOURCES)):
         return []
     return [f"nothing in {', '.join(names)} yet: no stream processor has read this log; `claimlog run` makes what follows from the ledger"]
 
 
-def _has_records(log: Log, topics: Collection[str]) -> bool:
+def _has_records(log: Log, topics: Collection[str], beyond: int = 0) -> bool:
     there = log.topics()
-    return any(log.end(name, number) for name in topics for number in range(there.get(name, 0)))
+    return any(log.end(name, number) > beyond for name in topics for number in range(there.get(name, 0)))
 
 
 def missing_text(names: Sequence[str]) -> str:

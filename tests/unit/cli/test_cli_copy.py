@@ -125,6 +125,23 @@ def test_a_copy_says_that_nothing_follows_from_the_ledger_there_until_a_stream_p
     assert [(each.code, "no stream processor" in each.err) for each in after] == [(0, False), (0, False)]
 
 
+def test_only_what_has_nothing_and_follows_from_something_is_said_to_be_made_yet(tmp_path: Path, capsys: Capture) -> None:
+    empty = tmp_path / "new"
+    empty.mkdir()
+    new, fleet = FleetLog(empty), fleet_of(tmp_path)
+    fleet.run(capsys, "copy", f"sqlite:{tmp_path / 'copy'}")
+    fleet.spec = f"sqlite:{tmp_path / 'copy'}"
+    written = fleet.run(capsys, "snapshot", "write")
+
+    snapshots = fleet.run(capsys, "events", "--topic", "ledger-snapshots")
+    answered = fleet.run(capsys, "events", "--topic", "answered-requests")
+    opened = new.run(capsys, "events")
+
+    assert (written.code, snapshots.code, answered.code, opened.code) == (0, 0, 0, 0)
+    assert snapshots.out.count("\n") > 1
+    assert [each.err for each in (snapshots, answered, opened) if "no stream processor" in each.err] == []
+
+
 def test_a_file_that_was_cut_at_the_end_of_a_line_exits_6_and_lines_through_a_pipe_say_what_is_missing(
     tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
