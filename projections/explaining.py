@@ -241,7 +241,8 @@ def _silent(look: Look, difference: FindingDifference) -> Description:
     if node.audit is not None:
         causes.add(node.audit.offset, node.audit.taken_at_ms, "node-observed", "the last audit that told something")
     causes.now()
-    known = [ms for ms in (node.silent_since_ms, node.unknown_since_ms) if ms is not None]
+    # What a failed audit left unknown may be older than the silence, where others told something since.
+    known = [ms for ms in (node.silent_since_ms, node.unknown_since_ms if node.audits_fail else None) if ms is not None]
     return Description(
         since_ms=min(known, default=when_ms(look.step)),
         held=Resources(),

@@ -91,7 +91,7 @@ def event_text(event: Any, instance_id: str = "") -> str:
         case say.NodeObserved():
             return f"the audit failed: {event.failed}" if event.failed else _audit_text(event, instance_id)
         case say.NodeSilent():
-            return "no audit came for too long"
+            return "no audit told anything for too long"
         case say.NodeConfigured():
             status = "" if event.status is UNSET else f" to {event.status}" + (f" ({event.reason})" if event.reason else "")
             return f"the operator set the node{status}" if status else "the operator changed the node's settings"

@@ -75,7 +75,7 @@ class InstanceObserved(Struct, frozen=True, kw_only=True, omit_defaults=True, fo
 
 
 class NodeSilent(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True, tag="node-silent"):
-    """No audit of this node for too long; names the last one seen and is ignored if a newer one is applied."""
+    """No audit of this node told anything for too long; names the last one seen and is ignored if a newer one is applied."""
 
     node_id: NodeId
     record_id: RecordId

@@ -124,9 +124,10 @@ class _Fleet(Collector):
         rows = [row for row in every if row.status != "withdrawn"]
         blind = GaugeMetricFamily("claimlog_nodes_unseen", "Nodes whose state is not known now, and why", labels=["why"])
         blind.add_metric(["audit-failed"], sum(row.unknown_since_ms is not None for row in rows))
-        # Each node once: one whose audits fail falls silent after a while.
-        blind.add_metric(["silent"], sum(row.silent_since_ms is not None and row.unknown_since_ms is None for row in rows))
-        blind.add_metric(["never-audited"], sum(row.audit_taken_at_ms is None for row in rows))
+        # Each node once: one whose audits fail falls silent after a while, and may never have had another.
+        others = [row for row in rows if row.unknown_since_ms is None]
+        blind.add_metric(["silent"], sum(row.silent_since_ms is not None for row in others))
+        blind.add_metric(["never-audited"], sum(row.audit_taken_at_ms is None and row.silent_since_ms is None for row in others))
         yield blind
         nodes = GaugeMetricFamily("claimlog_nodes", "Nodes by the status that operators gave them", labels=["status"])
         for status, count in sorted(CountOf(row.status for row in every).items()):

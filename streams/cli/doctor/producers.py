@@ -7,7 +7,7 @@ node that is silent from each audit to its next, since its producer pauses longe
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict, deque
 from collections.abc import Iterator
 
 import msgspec
@@ -29,6 +29,8 @@ FALLS_MIN = 2
 """A spool that is carried on late, or again, puts older records behind newer ones once; who does so again is another process."""
 SILENCES_MIN = 2
 """A producer that hung once is silent once; one whose interval is too long is so between its audits, or at least before half of them."""
+NEWEST_AUDITS = 10
+"""So many of each node are looked at: what was right for weeks says nothing of the interval that it has now."""
 
 
 class _Stamp(Struct):
@@ -59,17 +61,17 @@ def producers(log: Log) -> Iterator[Check]:
 def intervals(log: Log) -> Iterator[Check]:
     """Nodes that were called silent before the very next audit of theirs was even taken; nothing where there are none."""
     silent: dict[str, tuple[str, int, int, int]] = {}
-    silences, audits = Counter[str](), Counter[str]()
+    silences: defaultdict[str, deque[bool]] = defaultdict(lambda: deque(maxlen=NEWEST_AUDITS))
+    """Whether there was one before each audit."""
     for record in topic_records(log, CLAIMS, TAIL_RECORDS):
         said = decode(CLAIMS, record.value)
         if isinstance(said, NodeSilent):
             silent.setdefault(said.node_id, (said.producer, said.epoch, said.counter + 1, record.time_ms))
         elif isinstance(said, NodeObserved):
-            audits[said.node_id] += 1
             *awaited, told_ms = silent.pop(said.node_id, ("", 0, 0, 0))
-            if [said.producer, said.epoch, said.counter] == awaited and said.taken_at_ms > told_ms:
-                silences[said.node_id] += 1
-    if often := sorted(node_id for node_id, times in silences.items() if times >= max(SILENCES_MIN, audits[node_id] / 2)):
+            is_next = [said.producer, said.epoch, said.counter] == awaited
+            silences[said.node_id].append(is_next and said.taken_at_ms > told_ms)
+    if often := sorted(node_id for node_id, each in silences.items() if sum(each) >= max(SILENCES_MIN, len(each) / 2)):
         says = f"{units.counted(len(often), 'node')} silent from one audit to the next ({few(often)}), though the producer goes on"
         fix = (
             "report more often than three times `claimlog run --audit-interval` (produce libvirt --interval), or raise that on every "

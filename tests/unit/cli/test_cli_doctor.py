@@ -377,9 +377,11 @@ def test_a_node_that_two_processes_report_at_once_is_named_and_one_that_began_an
 def test_nodes_that_are_silent_from_one_audit_to_the_next_are_named_and_one_that_hung_or_began_anew_is_not(
     fleet: FleetLog, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """`carried` was reported in time by a producer that could not reach the log, `away` had two outages, `late` mostly pauses too long."""
+    """`carried` was reported in time by a producer that could not reach the log, `away` had two outages, `late` mostly pauses too long,
+    and `later` does since lately."""
     words = {"slow": "1 S 2 S 3", "hung": "1 2 S 3 4", "anew": "1 S 9 S 17", "carried": "1 S late2 S late3", "gone": "1 S"}
     words |= {"late": "1 2 S 3 S 4", "away": "1 2 S 3 4 5 S 6 7"}
+    words["later"] = " ".join([*map(str, range(1, 21)), *(f"S {number}" for number in range(21, 28))])
     for node_id, history in words.items():
         said_last = 0
         for word in history.split():
@@ -394,7 +396,7 @@ def test_nodes_that_are_silent_from_one_audit_to_the_next_are_named_and_one_that
     said = fleet.run(capsys, "doctor", "-o", "json")
 
     assert (said.code, statuses(said)["intervals"]) == (0, "warn")
-    assert "2 nodes silent from one audit to the next (late, slow), though the producer goes on / report" in says(said, "intervals")
+    assert "3 nodes silent from one audit to the next (late, later, slow), though the producer goes on / report" in says(said, "intervals")
 
 
 def test_a_machine_that_is_reported_as_several_nodes_is_named_until_all_but_one_are_withdrawn(

@@ -809,6 +809,22 @@ def test_a_node_whose_audits_fail_is_as_silent_and_one_that_the_operator_withdre
     assert n1.look()[-1] == ("resolved", "silent-node", "n1")
 
 
+def test_a_node_that_falls_silent_long_after_a_failed_audit_is_so_since_then_and_not_since_that(n1: Audited) -> None:
+    """Audits told something in between, though they were not complete."""
+    n1.history.audit(at_s=120, failed="unreachable")
+    n1.history.audit({"i": 4}, at_s=180, memory_mib=16, complete=False)
+    n1.look()
+
+    (epoch, counter), *_ = n1.history.ledger.nodes["n1"].last_audits().values()
+    n1.history.silent(at_s=3600, epoch=epoch, counter=counter)
+
+    assert n1.look()[-1] == ("suspected", "silent-node", "n1")
+    node = n1.history.ledger.nodes["n1"]
+    assert (n1.records[-1].note, n1.records[-1].since_ms) == ("its audits stopped coming", node.silent_since_ms)
+    assert node.unknown_since_ms is not None
+    assert node.unknown_since_ms < n1.records[-1].since_ms
+
+
 def test_a_node_whose_audits_have_failed_from_the_first_on_is_as_silent() -> None:
     audited = Audited()
     for at_s in (0, 60):

@@ -190,9 +190,11 @@ def test_nodes_that_are_not_seen_are_counted_by_the_reason(served: tuple[Metrics
     metrics.rows["n3"] = NodeResources(node_id="n3", partition=0, offset=3, silent_since_ms=1, audit_taken_at_ms=1)
     # Its audits have failed for so long that it takes nothing new.
     metrics.rows["n4"] = NodeResources(node_id="n4", partition=0, offset=4, unknown_since_ms=1, silent_since_ms=1, audit_taken_at_ms=1)
+    # Its only audit failed.
+    metrics.rows["n5"] = NodeResources(node_id="n5", partition=0, offset=5, unknown_since_ms=1)
 
     text = got(f"{url}/metrics")[1]
-    assert 'claimlog_nodes_unseen{why="audit-failed"} 2.0' in text
+    assert 'claimlog_nodes_unseen{why="audit-failed"} 3.0' in text
     assert 'claimlog_nodes_unseen{why="never-audited"} 1.0' in text
     assert 'claimlog_nodes_unseen{why="silent"} 1.0' in text
 
