@@ -84,6 +84,11 @@ def dead_letter(record: Record, fault: Unreadable) -> Message:
     )
 
 
+def kind_of(letter: Message) -> str:
+    """Why the record of a letter counts for nothing, in one word."""
+    return dict(letter.headers)[PREFIX + "kind"].decode()
+
+
 def read_letter(record: Record) -> DeadLetter | Unreadable:
     """What a record of `dead-letters` says, or why it says nothing (somebody else wrote it, or it is damaged)."""
     said = {name.removeprefix(PREFIX): value for name, value in record.headers if name.startswith(PREFIX)}

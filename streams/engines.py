@@ -7,14 +7,14 @@ stands. A crash repeats what came after the last commit, which changes nothing (
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from schemas.codec import Unreadable, decode_keyed
 from schemas.partitioner import partition_of
-from schemas.topics import SNAPSHOTS
+from schemas.topics import DEAD_LETTERS, SNAPSHOTS
 from streams.carried import first_to_carry
-from streams.dead_letters import dead_letter
+from streams.dead_letters import dead_letter, kind_of
 from streams.ledger_topics import expected
 from streams.log.base import Log, LogDamaged, Message, Partition, Record, is_stand_in, partition_count, read_at_hand
 from streams.log.holes import CAUSE, Holes
@@ -173,10 +173,7 @@ class Carrier:
         """Partitions of which no offset was stored: below which one what cannot be read has its letter, once that was asked."""
         self._owned: frozenset[int] = frozenset()
         self._is_sound = True
-        self.carried = 0
         self.dead = 0
-        self._kinds: list[str] = []
-        """Of the letters that are to be appended."""
 
     def turn(self, partitions: frozenset[int]) -> int:
         """One batch of each source and partition; returns how many records were read."""
@@ -188,7 +185,6 @@ class Carrier:
             total = partition_count(self._log, reader.topic)
             messages: list[Message] = []
             batches: list[list[Record]] = []
-            self._kinds.clear()
             for partition in sorted(partitions):
                 records = reader.read(partition)
                 if records:
@@ -198,10 +194,7 @@ class Carrier:
             if messages:
                 self._log.append(messages)
             # Only now: what could not be appended is read and appended again, the same bytes.
-            self.carried += len(messages) - len(self._kinds)
-            self.dead += len(self._kinds)
-            for kind in self._kinds:
-                self._count_dead(reader.topic, kind)
+            self.dead += _counted([each for each in messages if each.topic == DEAD_LETTERS], reader.topic, self._count_dead)
             for records in batches:
                 reader.advance(records)
             reader.commit()
@@ -237,10 +230,7 @@ class Carrier:
         """What the record becomes; nothing where it has its letter."""
         result = reconcile(record, partitions)
         if isinstance(result, Unreadable):
-            if self._has_letter(record):
-                return None
-            self._kinds.append(result.kind)
-            return dead_letter(record, result)
+            return None if self._has_letter(record) else dead_letter(record, result)
         return result
 
 
@@ -283,23 +273,18 @@ class Watcher:
         self._is_sound = False
         for reader in self.readers:
             letters: list[Message] = []
-            kinds: list[str] = []
             batches: list[list[Record]] = []
             total = partition_count(self._log, reader.topic)  # Asked for each record it is a question to the file while others write.
             for partition in range(total):
                 records = self._read(reader, partition)
                 if records:
-                    faults = [(record, fault) for record in records if (fault := _fault(record, total)) is not None]
-                    letters.extend(dead_letter(record, fault) for record, fault in faults)
-                    kinds.extend(fault.kind for _, fault in faults)
+                    letters.extend(dead_letter(record, fault) for record in records if (fault := _fault(record, total)) is not None)
                     batches.append(records)
                     count += len(records)
             if letters:
                 self._log.append(letters)
             # As in the carrier.
-            self.dead += len(letters)
-            for kind in kinds:
-                self._count_dead(reader.topic, kind)
+            self.dead += _counted(letters, reader.topic, self._count_dead)
             for records in batches:
                 reader.advance(records)
             reader.commit()
@@ -342,6 +327,13 @@ class Watcher:
             return []
         self._damaged.discard(place)
         return records
+
+
+def _counted(letters: Sequence[Message], topic: str, count: CountDead) -> int:
+    """Count the letters of records of a topic, once they are appended; returns how many they are."""
+    for letter in letters:
+        count(topic, kind_of(letter))
+    return len(letters)
 
 
 def _fault(record: Record, partitions: int) -> Unreadable | None:

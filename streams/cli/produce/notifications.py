@@ -139,8 +139,7 @@ class Bus:
     def read(self) -> list[Record]:
         """See `Source`. In about the order of time over all partitions. If it raises, the same are read again."""
         ends = {topic: self._log.ends(topic) for topic in {place.topic for place in self._next}}
-        left = {place for place, offset in self._next.items() if offset < ends[place.topic][place.number]}
-        found = {place: self._come(place, offset) if place in left else [] for place, offset in self._next.items()}
+        found = {place: self._come(place, ends[place.topic][place.number]) for place in self._next}
         # A partition with more to come is read no further than the others: a full one would be days behind a small one, of which all is at
         # hand at once. Times are the senders' own and may go back, so the newest at hand bounds the others: of that partition all is taken.
         full = [records for place, records in found.items() if records and records[-1].offset + 1 < ends[place.topic][place.number]]
@@ -151,17 +150,21 @@ class Bus:
         together = sorted((each for records in found.values() for each in records), key=attrgetter("time_ms"))
         return [msgspec.structs.replace(each, topic=self._named(each.topic)) for each in together]
 
-    def _come(self, place: Partition, offset: int) -> list[Record]:
-        """The next messages of a partition that has some; a broker may not have sent them yet. Offsets may be without a record, too."""
+    def _come(self, place: Partition, end: int) -> list[Record]:
+        """The next messages of a partition up to `end`; a broker may not have sent them yet. Offsets may be without a record, too."""
         for _ in range(COME_TRIES):
-            if records := self._from(place, offset):
+            if self._next[place] >= end:
+                break
+            if records := self._at_hand(place):
                 return records
             self._log.wait({}, COME_SECONDS)
         return []
 
-    def _from(self, place: Partition, offset: int) -> list[Record]:
+    def _at_hand(self, place: Partition) -> list[Record]:
+        offset = self._next[place]
         start, records = read_at_hand(self._log, place, offset, BATCH_RECORDS)
         if start != offset:
+            self._next[place] = start  # Told once, also where nothing is left.
             gone = units.counted(start - offset, "message")
             self._tell(f"{self._named(place.topic)}/{place.number}: {gone} deleted before they were read")
         return records

@@ -38,6 +38,7 @@ TWICE_US = 5_000_000
 """So far apart at most are a legacy and a versioned message that Nova sends of one thing."""
 
 BEGINNINGS = frozenset({("instance.create", "start"), ("instance.rebuild", "start"), ("instance.rebuild", "error")})
+"""A compute service's first word on what it was asked for; of an evacuation whose claim failed that is an error."""
 
 
 class Given(Struct, frozen=True, kw_only=True):

@@ -451,6 +451,17 @@ def test_messages_that_were_deleted_before_they_were_read_are_told_and_passed_ov
     assert told == ["nova.info/0: 3 messages deleted before they were read"]
 
 
+def test_messages_that_were_all_deleted_before_they_were_read_are_told_once() -> None:
+    told: list[str] = []
+    log = MemoryLog([TopicSpec("info", 1)])
+    log.append([Message("info", b"", b"%d" % number) for number in range(5)])
+    bus = bus_of(log, told)
+    log.truncate("info", 0, 5)
+
+    assert [bus.read(), bus.read()] == [[], []]
+    assert told == ["nova.info/0: 5 messages deleted before they were read"]
+
+
 DETAIL = {
     "hypervisor_hostname": "h1.example.org", "service": {"host": "h1", "id": 7}, "vcpus": 64, "memory_mb": 262144, "local_gb": 2000,
     "host_ip": "10.0.0.1", "hypervisor_type": "QEMU", "hypervisor_version": 8_002_002, "state": "up", "status": "enabled",
