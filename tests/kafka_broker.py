@@ -209,9 +209,11 @@ class Broker:
             self._process.wait()
 
     def signal(self, number: signal.Signals) -> None:
-        """Send a signal, such as SIGSTOP."""
+        """Send a signal, such as SIGSTOP: all its threads have stopped then, which takes a moment on a busy machine."""
         if self._process is not None and self._process.poll() is None:
             self._process.send_signal(number)
+            if number == signal.SIGSTOP:
+                os.waitid(os.P_PID, self._process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
 
     def closes(self, seconds: float) -> None:
         """SIGTERM, and wait at most so long until it has ended in order."""
