@@ -86,8 +86,10 @@ class Auditor:
         return [Guest(listed.instance_id, known.domain, listed.may_be_asked) for listed, known in here if known is not None]
 
     def guests_unasked(self) -> list[Guest]:
-        """Those of them that run and have a disk which nobody was asked about yet."""
-        return [guest for guest in self.guests() if guest.is_active and self.disks.is_unasked(guest.domain)]
+        """Those of them that run and have a disk which nobody was asked about yet, or were passed over."""
+        passed_over = {instance_id for instance_id, stuck in self.rounds.stuck.items() if stuck.is_passed_over}
+        active = [guest for guest in self.guests() if guest.is_active]
+        return [guest for guest in active if guest.instance_id in passed_over or self.disks.is_unasked(guest.domain)]
 
     def keep_disks(self, sizes: dict[str, DiskSize]) -> None:
         """Take in what a round found."""
@@ -160,7 +162,7 @@ class Auditor:
         assert self._facts is not None
         since_ms = self._unread_since_ms | {instance_id: stuck.since_ms for instance_id, stuck in self.rounds.stuck.items()}
         reports = [self._report(listed, since_ms.get(listed.instance_id)) for listed in self._listed]
-        stats = {"storage_pools": f"not refreshed: {trouble}"} if (trouble := self.rounds.pools_trouble) else {}
+        stats = self._host.stats | ({"storage_pools": f"not refreshed: {trouble}"} if (trouble := self.rounds.pools_trouble) else {})
         return Look(
             hypervisor=structs.replace(self._host, physical=self._physical(self._host.physical), stats=stats),
             instances=tuple(sorted(reports, key=lambda each: each.instance_id)),
@@ -192,7 +194,7 @@ class Auditor:
         self._unread_since_ms = {
             i: self._unread_since_ms.get(i, taken_at_ms if self._last_ms is None else self._last_ms) for i in unread & here
         }
-        self.rounds.forget(here)
+        self.rounds.forget(here, {listed.instance_id for listed in self._listed if listed.is_active})
         self._last_ms = taken_at_ms
 
     def _report(self, listed: Listed, since_ms: int | None) -> InstanceReport:

@@ -161,6 +161,7 @@ class DiskLook:
             if (busy_ms := occupied_ms(domain)) > OCCUPIED_MS_MAX:
                 self.occupied[guest.instance_id] = busy_ms
                 return
+            hear_of(domain)
             for key, size in of_guest(handle, domain).items():
                 self.sizes.setdefault(key, size)
         self.answered.append(guest.instance_id)
@@ -175,6 +176,14 @@ def occupied_ms(domain: Any) -> int:
             return 0
         raise
     return int(since_ms) if state == libvirt.VIR_DOMAIN_CONTROL_OCCUPIED else 0
+
+
+def hear_of(domain: Any) -> None:
+    """Have the guest's QEMU say something. Waits for it. Raises libvirtError, also where another client's question keeps it from answering.
+
+    Statistics of several domains are no such question: of one that does not let itself be asked libvirt leaves out what it cannot say.
+    """
+    supported(domain.memoryStats)
 
 
 def has_active_pools(handle: Any) -> bool:

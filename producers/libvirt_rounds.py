@@ -7,13 +7,15 @@ answered, until the call returns. So one frozen guest costs one thread and no au
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from collections.abc import Set as AbstractSet
 
 import libvirt
 from msgspec import Struct
 
 from producers.libvirt_connect import Connection, HypervisorUnreachable, Pending, said
 from producers.libvirt_disks import DiskLook, DiskSize, Guest
-from producers.libvirt_system import Options, refresh_pools
+from producers.libvirt_pools import refresh_pools
+from producers.libvirt_system import Options
 
 STUCK_MAX = 3
 """Guests whose answers are waited for at once: each costs a connection and a thread, and one of the 20 that libvirtd serves all with."""
@@ -22,14 +24,22 @@ ANSWER_MS = 5_000
 
 
 class Stuck(Struct):
-    """A guest that does not answer: our call waits for it (`pending`), or somebody else's command occupies it (`is_occupied`).
+    """A guest that has not answered: our call waits for it (`pending`, of `look`), or somebody else's command occupies it (`is_occupied`).
 
-    With neither the connection was lost on which it did not answer: it is asked again.
+    `is_passed_over`: it was not asked, since too many others hang. With none of them the call ended without an answer, or the connection
+    was lost: it is asked again in the next round.
     """
 
     since_ms: int
     pending: Pending[None] | None = None
+    look: DiskLook | None = None
     is_occupied: bool = False
+    is_passed_over: bool = False
+
+    @property
+    def is_waited_for(self) -> bool:
+        """Whether there is something that may end by itself."""
+        return self.pending is not None or self.is_occupied
 
 
 class Rounds:
@@ -61,7 +71,7 @@ class Rounds:
         if self.running:
             return
         self._open, self._sizes = open_connection, {}
-        waited_for = {i for i, stuck in self.stuck.items() if stuck.pending is not None or stuck.is_occupied}
+        waited_for = {instance_id for instance_id, stuck in self.stuck.items() if stuck.is_waited_for}
         self._guests = [guest for guest in guests if guest.instance_id not in waited_for]
         # A pool on a dead server hangs when it is looked at; then the round goes on without, and so do the next until it returns.
         if self._options.refresh_pools and (self._refreshing is None or self._refreshing.done) and self._connect():
@@ -99,10 +109,11 @@ class Rounds:
             self._take(look)
             began_wall_ms = self._wall_ms() - (self._mono_ms() - began_ms)
             since_ms = self.stuck[instance_id].since_ms if instance_id in self.stuck else self._answered_ms.get(instance_id, began_wall_ms)
-            self.stuck[instance_id] = Stuck(since_ms, pending)
+            self.stuck[instance_id] = Stuck(since_ms, pending, look)
             look.given_up = True
             self._end()
             self._go_on(look.left())
+            return None if self.running else self._sizes
         return None
 
     def abandon(self) -> None:
@@ -112,18 +123,22 @@ class Rounds:
         for stuck in self.stuck.values():
             stuck.pending = None
 
-    def forget(self, present: Iterable[str]) -> None:
-        """Only `present` guests are there."""
+    def forget(self, present: Iterable[str], active: AbstractSet[str]) -> None:
+        """Only `present` guests are there, and `active` ones have a QEMU that may be asked."""
         here = set(present)
-        self.stuck = {instance_id: stuck for instance_id, stuck in self.stuck.items() if instance_id in here}
+        self.stuck = {i: stuck for i, stuck in self.stuck.items() if i in here and (i in active or stuck.is_waited_for)}
         self._answered_ms = {instance_id: ms for instance_id, ms in self._answered_ms.items() if instance_id in here}
+
+    @property
+    def _has_room(self) -> bool:
+        """Whether another guest may be asked that may hang."""
+        return sum(stuck.pending is not None for stuck in self.stuck.values()) < STUCK_MAX
 
     def _connect(self) -> bool:
         """Whether there is a connection for the round that nothing hangs on; a new one if it must be, and not too many hang already."""
         if self._connection is not None and self._connection.busy:
             self._end()
-        hanging = sum(stuck.pending is not None for stuck in self.stuck.values())
-        if self._connection is None and self._open is not None and hanging < STUCK_MAX:
+        if self._connection is None and self._open is not None and self._has_room:
             try:
                 self._connection = self._open()
             except HypervisorUnreachable:
@@ -137,14 +152,23 @@ class Rounds:
             connection.close()
 
     def _go_on(self, guests: list[Guest]) -> None:
-        """Ask these guests; who cannot be asked now stays as last known until the next round."""
+        """Ask these guests; who cannot be asked now stays as last known until there is room, or until the next round."""
         if not self._connect() or self._connection is None:
+            if not self._has_room:
+                self._pass_over(guests)
             return
         look = DiskLook(guests, self._mono_ms)
         try:
             self._pending, self._look = self._connection.start(look.run), look
         except HypervisorUnreachable:
             self._end()
+
+    def _pass_over(self, guests: Iterable[Guest]) -> None:
+        now_ms = self._wall_ms()
+        for guest in guests:
+            if guest.is_active:
+                since_ms = self._answered_ms.get(guest.instance_id, now_ms)
+                self.stuck.setdefault(guest.instance_id, Stuck(since_ms, is_passed_over=True))
 
     def _take(self, look: DiskLook) -> None:
         now_ms = self._wall_ms()
@@ -156,17 +180,15 @@ class Rounds:
             self.stuck.setdefault(instance_id, Stuck(now_ms - busy_ms)).is_occupied = True
 
     def _release(self) -> None:
-        """A call that returned is a guest that answers again, unless it is the connection that has ended."""
+        """A call that returned is a guest that answers again, unless it only was given up, or the connection has ended."""
         for instance_id, stuck in list(self.stuck.items()):
             if stuck.pending is None or not stuck.pending.done:
                 continue
-            try:
-                stuck.pending.answer(0)
-            except libvirt.libvirtError:
-                stuck.pending = None
-            else:
+            if stuck.look is not None and instance_id in stuck.look.answered:
                 del self.stuck[instance_id]
                 self._answered_ms[instance_id] = self._wall_ms()
+            else:
+                stuck.pending = stuck.look = None
 
 
 def _trouble(refreshing: Pending[None]) -> str:

@@ -13,9 +13,11 @@ import libvirt
 from msgspec import Struct, structs
 
 from producers.libvirt_connect import supported
+from producers.libvirt_pools import look_at_pools
+from producers.libvirt_storage import Storage
 from producers.libvirt_xml import Capabilities, read_capabilities, read_pci, read_system_uuid
 from schemas.inventory import CellMemory, Hypervisor, NumaCell, PciDevice, Physical
-from schemas.units import MIB
+from schemas.units import MIB, TEXT_CHARACTERS_MAX
 
 
 class Options(Struct, frozen=True, kw_only=True):
@@ -64,7 +66,7 @@ def look_at_host(handle: Any, options: Options, known: Facts | None = None) -> t
     node_info = handle.getInfo()
     facts = known if known is not None and known.node_info == tuple(node_info) else read_facts(handle, node_info, options.dedicated_cpus)
     _, memory_mib, cpus = node_info[:3]
-    pools = _pools(handle, options.pools)
+    storage = look_at_pools(handle, options.pools)
     dedicated = len(options.dedicated_cpus)
     capabilities = facts.capabilities
     _check_dedicated(options.dedicated_cpus, capabilities.cells, cpus)
@@ -75,7 +77,7 @@ def look_at_host(handle: Any, options: Options, known: Facts | None = None) -> t
             vcpus=max(0, cpus - dedicated),
             pcpus=dedicated or None,
             memory_mib=memory_mib,
-            disk_mib=None if pools is None else pools.capacity_mib,
+            disk_mib=None if storage is None else storage.capacity_bytes // MIB,
             host_uuid=capabilities.host_uuid or facts.system_uuid,
             host_ip=options.host_ip,
             hypervisor_type=facts.hypervisor_type,
@@ -89,13 +91,21 @@ def look_at_host(handle: Any, options: Options, known: Facts | None = None) -> t
                 memory_mib_total=memory.get("total"),
                 memory_mib_free=memory.get("free"),
                 memory_mib_used=memory["total"] - memory["free"] if {"total", "free"} <= memory.keys() else None,
-                disk_mib_free=None if pools is None else pools.available_mib,
-                disk_mib_used=None if pools is None else pools.allocation_mib,
+                disk_mib_free=None if storage is None else storage.available_bytes // MIB,
+                disk_mib_used=None if storage is None else -(-storage.allocation_bytes // MIB),
                 cells=_cells_free(handle, cells),
             ),
+            stats=_stats(storage),
         ),
         facts,
     )
+
+
+def _stats(storage: Storage | None) -> dict[str, str]:
+    if storage is None or not storage.taken_for_one:
+        return {}
+    named = "; ".join(" and ".join(names) for names in storage.taken_for_one)
+    return {"storage_pools": f"counted once, since they have one size and where they are is not known: {named}"[:TEXT_CHARACTERS_MAX]}
 
 
 def _check_dedicated(dedicated: frozenset[int], cells: Sequence[NumaCell], cpus: int) -> None:
@@ -104,38 +114,6 @@ def _check_dedicated(dedicated: frozenset[int], cells: Sequence[NumaCell], cpus:
     if beyond := sorted(dedicated - known):
         named = ", ".join(map(str, beyond[:5])) + (" ..." if len(beyond) > 5 else "")
         raise ValueError(f"dedicated CPUs {named} are not this host's, which has {len(known)} CPUs up to {max(known, default=0)}")
-
-
-class Pools(Struct, frozen=True, kw_only=True):
-    """Storage of the chosen pools together."""
-
-    capacity_mib: int
-    allocation_mib: int
-    available_mib: int
-
-
-def _pools(handle: Any, names: tuple[str, ...] | None) -> Pools | None:
-    """The active pools together, None without any. Raises libvirtError, ValueError for a missing pool."""
-    found = {pool.name(): pool.info() for pool in _active_pools(handle, names)}
-    if missing := set(names or ()) - set(found):
-        raise ValueError(f"storage pools {', '.join(sorted(missing))}: not active on this host; start them or name others")
-    # Pools of one file system show its capacity to the byte each; counted once, at worst too little is offered, never too much.
-    by_capacity = {info[1]: info for info in found.values()}
-    if not by_capacity:
-        return None
-    _, capacity, allocation, available = map(sum, zip(*by_capacity.values(), strict=True))
-    return Pools(capacity_mib=capacity // MIB, allocation_mib=-(-allocation // MIB), available_mib=available // MIB)
-
-
-def _active_pools(handle: Any, names: tuple[str, ...] | None) -> list[Any]:
-    pools = supported(lambda: handle.listAllStoragePools(libvirt.VIR_CONNECT_LIST_STORAGE_POOLS_ACTIVE))
-    return [pool for pool in pools or () if names is None or pool.name() in names]
-
-
-def refresh_pools(handle: Any, names: tuple[str, ...] | None) -> None:
-    """Have libvirt look at the pools' storage again: what others wrote there moves its figures only then. May hang on a dead NFS server."""
-    for pool in _active_pools(handle, names):
-        pool.refresh(0)
 
 
 def _memory(handle: Any) -> dict[str, int]:

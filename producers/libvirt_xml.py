@@ -51,6 +51,13 @@ class Capabilities(Struct, frozen=True, kw_only=True):
     guests: tuple[SupportedGuest, ...]
 
 
+class PoolSource(Struct, frozen=True, gc=False):
+    """What a storage pool is made of: libvirt's type of it, and the folder or device that its volumes are in, if it has one."""
+
+    kind: str = ""
+    path: str = ""
+
+
 class Disk(Struct, frozen=True, gc=False, kw_only=True):
     """Where a disk's bytes are: a path, or a volume in a pool; neither on the network or an NVMe device, of which libvirt knows no size."""
 
@@ -190,6 +197,12 @@ def read_pci(text: str) -> PciDevice | None:
 def read_system_uuid(text: str) -> str:
     """The machine's uuid in the XML of the node device `computer`, or nothing."""
     return _parsed(text).findtext("capability[@type='system']/hardware/uuid", "")
+
+
+def read_pool(text: str) -> PoolSource:
+    """Storage pool XML."""
+    root = _parsed(text)
+    return PoolSource(root.get("type", ""), root.findtext("target/path", ""))
 
 
 CPU_MAX = 1 << 16

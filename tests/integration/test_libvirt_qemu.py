@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -168,6 +169,41 @@ def test_disks_have_their_full_size_and_what_images_may_still_grow_is_not_availa
     taken_mib = -(-sum(Path(path).stat().st_blocks * 512 for path in (qcow2, raw)) >> 20)
     assert physical.disk_mib_available_least == pytest.approx((available >> 20) - (80 - taken_mib), abs=256)
     assert (seen[2].hypervisor.disk_mib, seen[2].hypervisor.physical.disk_mib_available_least) == (None, None)
+
+
+def test_pools_of_one_file_system_count_once_and_those_of_others_are_added(daemon: Daemon, admin: Any) -> None:
+    with TemporaryDirectory(dir="/dev/shm") as memory:
+        Path(memory).chmod(0o755)  # the daemon is another user
+        folders = {"one": daemon.folder / "one", "other": daemon.folder / "other", "memory": Path(memory)}
+        pools = []
+        for name, path in folders.items():
+            path.mkdir(exist_ok=True)
+            pools.append(admin.storagePoolCreateXML(f"<pool type='dir'><name>{name}</name><target><path>{path}</path></target></pool>"))
+        reporting = Reporting(daemon.uri)
+        host = reporting.audit().hypervisor
+        reporting.host.close()
+        sizes = [pool.info()[1] for pool in pools]
+        for pool in pools:
+            pool.destroy()
+
+    assert host.disk_mib == (sizes[0] + sizes[2]) >> 20
+    assert "storage_pools" not in host.stats
+
+
+def test_pools_of_one_size_that_are_nobody_knows_where_count_once_and_are_said(daemon: Daemon) -> None:
+    uri = daemon.test_uri()  # its folders are none of this machine's
+    handle = libvirt.open(uri)
+    second = handle.storagePoolCreateXML("<pool type='dir'><name>second</name><target><path>/second</path></target></pool>")
+    reporting = Reporting(uri)
+    host = reporting.audit().hypervisor
+    reporting.host.close()
+    capacity = second.info()[1]
+    second.destroy()
+    handle.close()
+
+    assert host.disk_mib == capacity >> 20
+    said = "counted once, since they have one size and where they are is not known: default-pool and second"
+    assert host.stats["storage_pools"] == said
 
 
 def test_the_audit_that_first_lists_a_guest_has_the_size_of_its_disks(daemon: Daemon, admin: Any) -> None:

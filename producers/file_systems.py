@@ -1,0 +1,100 @@
+"""Which file system a path of this machine is on, found without touching one that may hang (a network file system whose server is gone)."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterable
+from pathlib import Path, PurePosixPath
+
+from msgspec import Struct
+
+MOUNTS = Path("/proc/self/mountinfo")
+"""What is mounted where in this process's view of the machine (proc(5))."""
+
+LOCAL_KINDS = {"btrfs", "ext2", "ext3", "ext4", "f2fs", "jfs", "overlay", "reiserfs", "tmpfs", "xfs", "zfs"}
+"""Kinds that answer at once and keep what they hold on this machine. Of any other kind nothing is said."""
+
+LINKS_MAX = 40
+"""Symbolic links that a path may lead through, as in Linux."""
+
+
+class FileSystem(Struct, frozen=True):
+    """One file system: the same `key` for all paths on it, and the bytes that it holds now."""
+
+    key: str
+    capacity_bytes: int
+
+
+class Mount(Struct, frozen=True):
+    """A file system and the folder that it is seen under. `key` is the same wherever it is mounted."""
+
+    folder: PurePosixPath
+    kind: str
+    key: str
+
+
+def read_mounts(text: str) -> tuple[Mount, ...]:
+    """The mounts that a mountinfo describes, in its order."""
+    return tuple(_mount(*line.split(" - ", 1)) for line in text.splitlines() if " - " in line)
+
+
+def file_system_of(path: str, mounts: Iterable[Mount]) -> FileSystem | None:
+    """The file system that `path` is on; None where it is not here, or on one that may hang, or of which nothing is known."""
+    mount = mount_of(path, tuple(mounts), os.readlink)
+    if mount is None or mount.kind not in LOCAL_KINDS:
+        return None
+    try:
+        figures = os.statvfs(path)
+    except OSError:
+        return None
+    return FileSystem(mount.key, figures.f_blocks * figures.f_frsize)
+
+
+def mount_of(path: str, mounts: tuple[Mount, ...], read_link: Callable[[str], str]) -> Mount | None:
+    """The mount that `path` leads to through its symbolic links. One that is not local ends the way: no link on it is read."""
+    left, reached = list(reversed(PurePosixPath(path).parts[1:])), PurePosixPath("/")
+    links = 0
+    while True:
+        mount = _above(reached, mounts)
+        if mount is None or mount.kind not in LOCAL_KINDS or not left:
+            return mount
+        step = left.pop()
+        reached = reached.parent if step == ".." else reached / step
+        entered = _above(reached, mounts)
+        if entered is None or entered.kind not in LOCAL_KINDS:
+            return entered
+        try:
+            link = PurePosixPath(read_link(str(reached)))
+        except OSError:
+            continue  # no link, or nothing at all
+        links += 1
+        if links > LINKS_MAX:
+            return None
+        reached = PurePosixPath("/") if link.is_absolute() else reached.parent
+        left.extend(reversed(link.parts[1:] if link.is_absolute() else link.parts))
+
+
+def _above(path: PurePosixPath, mounts: tuple[Mount, ...]) -> Mount | None:
+    """The mount with the deepest folder that holds `path`; of several on one folder the last, which hides the others."""
+    holding = [mount for mount in mounts if path.is_relative_to(mount.folder)]
+    deepest = max((len(mount.folder.parts) for mount in holding), default=0)
+    return next((mount for mount in reversed(holding) if len(mount.folder.parts) == deepest), None)
+
+
+def _mount(seen: str, of: str) -> Mount:
+    _, _, device, _, folder = seen.split(" ")[:5]
+    kind, source = of.split(" ")[:2]
+    return Mount(PurePosixPath(_plain(folder)), kind, _key(kind, _plain(source), device))
+
+
+def _key(kind: str, source: str, device: str) -> str:
+    """Subvolumes of btrfs and datasets of ZFS have device numbers of their own and share the room of what they are made from."""
+    if kind == "zfs":
+        return f"zfs {source.split('/', 1)[0]}"
+    return source if source.startswith("/") else f"{kind} {device}"
+
+
+def _plain(field: str) -> str:
+    """A field of mountinfo, in which blanks and backslashes stand as octal numbers."""
+    return re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), field)

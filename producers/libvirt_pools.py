@@ -1,0 +1,72 @@
+"""Storage pools of a hypervisor, as libvirt last looked at them, with what this machine knows of the file systems that they are on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+from urllib.parse import urlsplit
+
+import libvirt
+
+from producers.file_systems import MOUNTS, FileSystem, file_system_of, read_mounts
+from producers.libvirt_connect import supported
+from producers.libvirt_storage import Storage, StoragePool, counted_once
+from producers.libvirt_xml import PoolSource, read_pool
+
+ON_A_FILE_SYSTEM = {"dir", "fs", "netfs"}
+"""Kinds of pools whose target is a folder in which the images are files."""
+
+OWN_STORAGE = {"disk", "iscsi", "iscsi-direct", "logical", "mpath", "scsi"}
+"""Kinds of which libvirt lets no two pools have the same source: each is storage of its own."""
+
+
+def look_at_pools(handle: Any, names: tuple[str, ...] | None) -> Storage | None:
+    """The active pools together, None without any. Raises libvirtError, ValueError for a missing pool."""
+    pools = active_pools(handle, names)
+    if missing := set(names or ()) - {pool.name() for pool in pools}:
+        raise ValueError(f"storage pools {', '.join(sorted(missing))}: not active on this host; start them or name others")
+    find = _find_here if len(pools) > 1 and is_here(handle.getURI()) else _find_nothing
+    return counted_once([_pool(pool, find, is_alone=len(pools) == 1) for pool in pools])
+
+
+def active_pools(handle: Any, names: tuple[str, ...] | None) -> list[Any]:
+    """libvirt's active pools, those of `names` or all. Raises libvirtError."""
+    pools = supported(lambda: handle.listAllStoragePools(libvirt.VIR_CONNECT_LIST_STORAGE_POOLS_ACTIVE))
+    return [pool for pool in pools or () if names is None or pool.name() in names]
+
+
+def refresh_pools(handle: Any, names: tuple[str, ...] | None) -> None:
+    """Have libvirt look at the pools' storage again: what others wrote there moves its figures only then. May hang on a dead NFS server."""
+    for pool in active_pools(handle, names):
+        pool.refresh(0)
+
+
+def is_here(uri: str) -> bool:
+    """Whether libvirt's daemon of this URI runs on this machine, as far as the URI says."""
+    return not urlsplit(uri).netloc
+
+
+def _pool(pool: Any, find: Callable[[str], FileSystem | None], *, is_alone: bool) -> StoragePool:
+    _, capacity, allocation, available = pool.info()
+    source = PoolSource() if is_alone else read_pool(pool.XMLDesc(0))
+    return StoragePool(
+        name=pool.name(),
+        capacity_bytes=capacity,
+        allocation_bytes=allocation,
+        available_bytes=available,
+        file_system=find(source.path) if source.kind in ON_A_FILE_SYSTEM and source.path else None,
+        is_own=source.kind in OWN_STORAGE,
+    )
+
+
+def _find_here(path: str) -> FileSystem | None:
+    try:
+        mounts = read_mounts(MOUNTS.read_text(errors="surrogateescape"))
+    except OSError:
+        return None
+    return file_system_of(path, mounts)
+
+
+def _find_nothing(path: str) -> FileSystem | None:
+    del path
+    return None
