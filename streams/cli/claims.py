@@ -142,7 +142,7 @@ def release(
     """
     with opened(log) as source:
         check_writable(source)
-        found = _found(source, claim, node, views=True)
+        found = _found(source, claim, node, views=True) or _vanished(source, claim)
         if found is None:
             return _not_held(claim, "not-held")
         state, node_id = found
@@ -156,6 +156,16 @@ def release(
     hint = "; its guest must be deleted first" if outcome == "in-use" else ""
     say(f"{claim}: {outcome} at {position}{hint}")
     return 0 if outcome == "released" else 1
+
+
+def _vanished(log: Log, claim_id: str) -> tuple[State, str] | None:
+    """The partition and the node of an open finding that the claim, which nothing holds, ended without anybody's word; None without one."""
+    for number in range(ledger_partitions(log)):
+        state = state_at(log, pending=False, only=(number,))
+        of_it = (finding for finding in state.findings() if (finding.kind, finding.claim_id) == ("vanished-claim", claim_id))
+        if (finding := next(of_it, None)) is not None:
+            return state, finding.node_id
+    return None
 
 
 def _has_vanished(state: State, claim_id: str, node_id: str) -> bool:

@@ -575,6 +575,17 @@ def test_the_command_that_mends_a_vanished_claim_works_as_it_is_printed(fleet: F
     assert (again.code, again.out) == (1, "not-held\n")
 
 
+def test_a_vanished_claim_is_noted_without_its_node_too(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
+    vanished(fleet)
+
+    others = fleet.run(capsys, "claims", "release", "r1/0/s-1.2")
+    mended = fleet.run(capsys, "claims", "release", "r1/0/s-1.1")
+
+    assert (others.code, others.out) == (1, "not-held\n")
+    assert (mended.code, mended.out) == (0, "noted\n")
+    assert fleet.run(capsys, "leaks", "-o", "json").json["items"] == []
+
+
 def test_healing_a_vanished_claim_says_that_it_is_noted(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
     vanished(fleet)
 
