@@ -10,12 +10,13 @@ from collections.abc import Callable, Collection, Sequence
 from hashlib import blake2b
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from projections.fit import Overlay, fits, growth, laid_over
 from projections.node import NO_LIMIT, NOTHING, Amounts, Node, amounts_of
 from projections.numa_node import NumaStanding, lacking, standing
 from schemas.claims import ClaimItem
-from schemas.resources import RESOURCES, Shortfall
+from schemas.resources import RESOURCES, Limits, Shortfall
 
 UNLIMITED = NO_LIMIT
 """Larger than any sum of amounts: free where nothing limits. Its negative stands where a total is not reported: nothing fits."""
@@ -136,13 +137,18 @@ def rooms_with(rooms: Sequence[Room], others: Overlay) -> list[Room]:
 
 
 def room_for(base: Room, item: ClaimItem, request_id: str) -> Room:
-    """The room for an instance that is on the node already, or whose claim is forced: what counts is by how much its use grows."""
+    """The room for an instance that is on the node already, or whose claim is forced: what counts is by how much its use grows.
+
+    Of what is at work there, what its own request began is no more than its other instances (`begun_before`).
+    """
     node, overlay = base.node, base.overlay
+    if (begun := begun_before(base, item, request_id)) and item.limits is not None:
+        item = replace(item, limits=above(item.limits, begun))
     asked = amounts_of(item.resources)
     before, after = growth(node, item, overlay)
     others = laid_over(node, overlay, item.instance_id)
     own = node.uses.get(item.instance_id, NOTHING)
-    changes: dict[str, int] = {}
+    changes = {"io_ops": base.io_ops - begun}
     for r, resource in enumerate(RESOURCES):
         total, limit = getattr(base, f"{resource}_total"), node.limits[r]
         grown = after[r] - before[r]
@@ -153,6 +159,22 @@ def room_for(base: Room, item: ClaimItem, request_id: str) -> Room:
             changes[f"{resource}_used"], changes[f"{resource}_free"] = used, _free(limit, used)
     values = {name: getattr(base, name) for name in Room.__struct_fields__}
     return Room(**(values | changes | {"lacks": fits(node, item, request_id, overlay), "plain": False, "stood": None}))
+
+
+def begun_before(base: Room, item: ClaimItem, request_id: str) -> int:
+    """How many of a node's I/O operations are this request's claims for this very instance, or further ones for others of its instances.
+
+    They are of whoever began to answer it before: its claims are held beside the new ones until there is a result.
+    """
+    node, its = base.node, f"{request_id}/"
+    begun = [claim.instance_id for claim in node.held() if claim.request_id == request_id and claim.confirmed_ms is None]
+    begun += [laid.instance_id for laid in base.overlay if laid.claim_id.startswith(its)]
+    return len(begun) - len(set(begun) - {item.instance_id})
+
+
+def above(limits: Limits, begun: int) -> Limits:
+    """The limits that let as much in as these do without so many I/O operations."""
+    return limits if limits.io_ops_max is None else replace(limits, io_ops_max=limits.io_ops_max + begun)
 
 
 def quick_fit(item: ClaimItem) -> RoomTest:

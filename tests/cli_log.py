@@ -74,9 +74,13 @@ class FleetLog:
         vcpus: int = 16,
         disk_mib: int = 102_400,
         carry: bool = True,
+        ahead_ms: int = 0,
         **host: Any,
     ) -> None:
-        """A complete audit that lists instances with their memory; `carry` it into the ledger. `host` has more of the hypervisor."""
+        """A complete audit that lists instances with their memory; `carry` it into the ledger. `host` has more of the hypervisor.
+
+        The host's clock is `ahead_ms` ahead of the log's.
+        """
         self._counter += 1
         sizes = (instances or {}).items()
         reports = tuple(InstanceReport(instance_id=i, resources=ObservedResources(memory_mib=size)) for i, size in sorted(sizes))
@@ -87,7 +91,7 @@ class FleetLog:
                 producer="audits",
                 epoch=1,
                 counter=self._counter,
-                taken_at_ms=self.now_ms + 1000,
+                taken_at_ms=self.now_ms + 1000 + ahead_ms,
                 mono_ms=self.now_ms - START_MS,
                 digest=f"d{self._counter}",
                 hypervisor=Hypervisor(**({"vcpus": vcpus, "pcpus": 0, "memory_mib": memory_mib, "disk_mib": disk_mib} | host)),

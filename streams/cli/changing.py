@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from functools import partial
@@ -24,7 +24,8 @@ from streams.cli.printed.units import counted
 from streams.cli.problems import UsageProblem
 from streams.cli.reading.answers import newest_start, not_at_hand
 from streams.cli.reading.state_at import state_at
-from streams.log.base import Log, Position
+from streams.log.base import Log, Partition
+from streams.log.reading import places
 from streams.scheduling.loading import PolicyError, from_text
 from streams.scheduling.policy import DEFAULT, POLICIES, Policy
 from streams.scheduling.what_if import Changes, NodesLike
@@ -34,15 +35,17 @@ NODES_ADDED_MAX = 100_000
 
 
 class ChosenBy(NamedTuple):
-    """A policy to choose by, where it is from, and the start of a scheduler that says so, if one does."""
+    """A policy to choose by, where it is from, and up to where results were looked through for it, if they were."""
 
     policy: Policy
     source: str
-    start: Position | None = None
+    ends: Mapping[Partition, int] = {}
 
     def cut(self, cut: Cut) -> Cut:
-        """The cut of an answer by it: it names that start, which may be newer than all of the ledger, and so is found again at it."""
-        return cut if self.start is None else cut.naming(self.start.topic, self.start.partition, self.start.offset + 1)
+        """The cut of an answer by it: it names those ends, so that the same start of a scheduler is the newest at it."""
+        for (topic, number), end in self.ends.items():
+            cut = cut.naming(topic, number, end)
+        return cut
 
 
 @Parameter(name="*")
@@ -83,19 +86,20 @@ class Changing:
         said += [f"{counted(each.count, 'node')} like {each.like} added" for each in map(_added, self.add)]
         return said + ([f"by policy {self.by}"] if self.by else [])
 
-    def policy(self, log: Log, by_ms: int | None = None, trusted: Collection[str] = ()) -> ChosenBy:
+    def policy(self, log: Log, by: Mapping[Partition, int] | None = None, trusted: Collection[str] = ()) -> ChosenBy:
         """The policy to choose by, and where it is from: `--by`, else that of the scheduler that started last, else the default.
 
-        `by_ms` is the moment that is asked about, if that is not the present: who started later decided nothing then. `trusted` are the
-        names of code that a policy in the log may lead to. Raises UsageProblem.
+        `by` is up to where results are those of the moment that is asked about, if that is not the present: who started later decided
+        nothing then. `trusted` are the names of code that a policy in the log may lead to. Raises UsageProblem.
         """
         if self.by:
             return ChosenBy(policy_named(self.by, "--by"), self.by)
-        started, then = newest_start(log, by_ms), "" if by_ms is None else " by then"
+        ends = {place: log.end(*place) for place in places(log, RESULTS)} if by is None else by
+        started, then = newest_start(log, ends), "" if by is None else " by then"
         if started is None:
             none = f"the default, as no scheduler {'had' if then else 'has'} started here{then}{not_at_hand(log, RESULTS)}"
-            return ChosenBy(DEFAULT, none)
-        return ChosenBy(_of(started.event, trusted), f"that of {started.event.owner}, which started last{then}", started.position)
+            return ChosenBy(DEFAULT, none, ends)
+        return ChosenBy(_of(started, trusted), f"that of {started.owner}, which started last{then}", ends)
 
 
 CHANGING = Changing()

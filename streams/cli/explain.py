@@ -22,7 +22,7 @@ from schemas.topics import CLAIMS, REQUESTS, RESULTS
 from streams.cli.exits import Exit, exit_of_failed
 from streams.cli.flags import SHOW, LogFlag, MomentFlag, Show
 from streams.cli.given.documents import code_vouched_for
-from streams.cli.given.timegrammar import Instant, Moment
+from streams.cli.given.timegrammar import Moment
 from streams.cli.printed import units
 from streams.cli.printed.funnel import (
     closest_lines,
@@ -35,7 +35,7 @@ from streams.cli.printed.funnel import (
     weight_lines,
     without_lines,
 )
-from streams.cli.printed.output import Column, Report, item_of
+from streams.cli.printed.output import Column, Report, item_of, spelled
 from streams.cli.printed.printable import printable, say, teller
 from streams.cli.problems import AnswerIncomplete, UsageProblem
 from streams.cli.reading.answers import RecordedResult, RequestHistory, decided_at, not_at_hand, request_history, request_of_instance
@@ -118,7 +118,7 @@ def explain(
         # What came later is no part of the answer, be it while this one is made.
         ends = cut_of(source, (REQUESTS, RESULTS), Range(None, moment)).next_offsets
         found, request, counting, instance_id = _found(source, subject)
-        _check_decided(counting, moment)
+        _check_decided(counting, moment, ends)
         found = found.up_to(ends)
         result = counting.result
         decisions = [each for each in spelled_out(request, result.decisions) if instance_id in {"", each.instance_id} or not each.attempt]
@@ -143,9 +143,14 @@ def explain(
     return exit_of_failed(result.reason) if isinstance(result, PlacementFailed) and result.reason != "cancelled" else Exit.DONE
 
 
-def _check_decided(counting: RecordedResult, at: Moment | None) -> None:
-    """Raises AnswerIncomplete for a moment before the request was answered: it says nothing of what came later."""
-    if at is not None and not (counting.time_ms <= at.time_ms if isinstance(at, Instant) else _holds(at, counting)):
+def _check_decided(counting: RecordedResult, at: Moment | None, ends: Mapping[tuple[str, int], int]) -> None:
+    """Raises AnswerIncomplete for a moment before the request was answered: it says nothing of what came later.
+
+    `ends` are the next offsets of results at a time.
+    """
+    answer = counting.position
+    is_there = _holds(at, counting) if isinstance(at, Cut) else answer.offset < ends.get((answer.topic, answer.partition), 0)
+    if at is not None and not is_there:
         said = f"request {counting.result.request_id} had no answer yet then: it was answered at {units.moment(counting.time_ms)}"
         raise AnswerIncomplete(f"{said} ({counting.position}); ask for a later --at")
 
@@ -319,7 +324,7 @@ def _item(decision: Decision, run: Again, now: Now, node: str) -> dict[str, Any]
 
 
 def _line(line: Line) -> dict[str, Any]:
-    rejected = [{"filter": each.filter, "reason": each.reason, "shortfalls": to_builtins(each.shortfalls)} for each in line.rejected]
+    rejected = [{"filter": each.filter, "reason": each.reason, "shortfalls": spelled(each.shortfalls)} for each in line.rejected]
     return {"node_id": line.node_id, "rejected": rejected}
 
 

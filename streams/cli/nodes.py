@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from msgspec import to_builtins
-from msgspec.structs import asdict
-
-from schemas.results import NodeResources, ResourceRow
+from schemas.results import NodeResources
 from streams.cli.flags import LIVE, Live, LogFlag, MomentFlag
 from streams.cli.given.node_names import NodeNames, matching
 from streams.cli.printed import units
 from streams.cli.printed.amounts import TITLES, amount_text
-from streams.cli.printed.output import Column, Report, plain
+from streams.cli.printed.output import Column, Report, item_of, plain
 from streams.cli.reading.open_log import opened
 from streams.cli.reading.state_at import moment_of, state_at
 from streams.cli.watching import watchable
@@ -40,17 +37,10 @@ def nodes(*names: NodeNames, log: LogFlag = None, at: MomentFlag = "now", show: 
 
 def node_item(row: NodeResources, as_of_ms: int) -> dict[str, Any]:
     """The row as an item: the fields of `node-resources`, all of them, its zone every zone it is in, and the age of the last audit."""
-    item: dict[str, Any] = {name: _spelled(getattr(row, name)) for name in row.__struct_fields__}
+    item = item_of(row)
     item["zone"] = ",".join(sorted(zones_named(row)))
     item["audit_age_ms"] = None if row.audit_taken_at_ms is None else as_of_ms - row.audit_taken_at_ms
     return item
-
-
-def _spelled(value: object) -> Any:
-    """A resource with every field, known or not; anything else as it is."""
-    if isinstance(value, ResourceRow):
-        return asdict(value)
-    return to_builtins(value)
 
 
 def columns() -> list[Column]:

@@ -31,7 +31,7 @@ from streams.cli.printed.funnel import closest_lines, decision_item, funnel_line
 from streams.cli.printed.output import Column, Report
 from streams.cli.printed.printable import printable, say
 from streams.cli.problems import AnswerIncomplete, UsageProblem
-from streams.cli.reading.answers import not_at_hand, request_history, request_of_instance, started_by
+from streams.cli.reading.answers import not_at_hand, request_history, request_of_instance, results_by
 from streams.cli.reading.open_log import opened
 from streams.cli.reading.rerun import Reruns
 from streams.cli.reading.state_at import moment_of, state_at
@@ -242,7 +242,7 @@ def _at_a_moment(log: Log, about: Subject, changes: Changes, changing: Changing,
     ledgers = list(state.ledgers.values())
     own, trusted = None, code_vouched_for(changing.by, "--by")
     try:
-        own = CHANGING.policy(log, started_by(log, moment, state.as_of_ms), trusted)
+        own = CHANGING.policy(log, results_by(log, moment, state.as_of_ms), trusted)
     except UsageProblem:
         if not changing.by:
             raise  # With --by another is chosen by, and what is chosen as it is, nobody can tell here.

@@ -10,7 +10,7 @@ from functools import lru_cache
 
 from msgspec.structs import replace
 
-from projections.room import Room
+from projections.room import Room, above, begun_before
 from schemas.claims import ClaimItem
 from schemas.resources import Limits
 from schemas.results import Decision
@@ -23,16 +23,18 @@ from streams.scheduling.policy import Policy
 def claimed(fleet: Fleet, ask: Ask, policy: Policy, decision: Decision) -> ClaimItem:
     """The claim for a decision that chose: its nodes in order and its limits.
 
-    A claim has one set of limits, so alternates where they would be others are left out.
+    A claim has one set of limits, so alternates where they would be others are left out. Where the request has begun before, its claims of
+    then are no I/O operations of others.
     """
     nodes = (decision.chosen, *decision.alternates)
     carried = () if ask.item.forced else _carried(policy)
-    if not carried:
+    if not carried and (ask.item.limits is None or ask.item.forced):
         return replace(ask.item, nodes=nodes)
     tests = [check for filter_ in carried if (check := filter_.prepare(ask)) is not None and check.limits is not None]
 
     def limits_on(room: Room) -> Limits:
-        return least(ask.item.limits or Limits(), *(check.limits(room) for check in tests if check.limits is not None))
+        limits = least(ask.item.limits or Limits(), *(check.limits(room) for check in tests if check.limits is not None))
+        return above(limits, begun_before(room, ask.item, ask.request.request_id)) if limits.io_ops_max is not None else limits
 
     limits = limits_on(fleet.room_of(decision.chosen))
     alike = tuple(node_id for node_id in nodes if limits_on(fleet.room_of(node_id)) == limits)

@@ -23,7 +23,7 @@ from streams.cli.printed.amounts import TITLES
 from streams.cli.printed.output import Column, Report
 from streams.cli.printed.printable import say
 from streams.cli.problems import UsageProblem
-from streams.cli.reading.answers import started_by
+from streams.cli.reading.answers import results_by
 from streams.cli.reading.open_log import opened
 from streams.cli.reading.records import Range
 from streams.cli.reading.state_at import moment_of, state_at
@@ -69,7 +69,7 @@ def capacity_verb(
         ends = {number: until.ends(source, REQUESTS, number) for number in range(partitions)}
         requests = _requests(asking, flavors, partial(asked_for, source, ends))
         state = state_at(source, moment, views=False)
-        chosen = changing.policy(source, started_by(source, moment, state.as_of_ms))
+        chosen = changing.policy(source, results_by(source, moment, state.as_of_ms))
         ledgers = list(state.ledgers.values())
         try:
             change(ledgers, as_of(source, ledgers, changing.changes()))

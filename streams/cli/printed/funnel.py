@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from msgspec import to_builtins
-
 from projections.wording import size_text
 from schemas.requests import PlacementRequested
 from schemas.resources import RESOURCES, Shortfall
@@ -178,5 +176,5 @@ def weight_lines(decision: Decision) -> list[str]:
 def decision_item(decision: Decision) -> dict[str, Any]:
     """A decision as an item: every field, set or not, and `left` for each filter."""
     item = item_of(decision)
-    item["rejections"] = [to_builtins(each) | {"left": each.entered - each.rejected} for each in decision.rejections]
+    item["rejections"] = [item_of(each) | {"left": each.entered - each.rejected} for each in decision.rejections]
     return item

@@ -97,8 +97,17 @@ class Style(Struct, frozen=True, kw_only=True):
 
 
 def item_of(record: Struct) -> dict[str, Any]:
-    """A record as an item: every field, set or not."""
-    return {name: msgspec.to_builtins(getattr(record, name)) for name in record.__struct_fields__}
+    """A record as an item: every field, set or not, and every field of what is in it."""
+    return {name: spelled(getattr(record, name)) for name in record.__struct_fields__}
+
+
+def spelled(value: object) -> Any:
+    """A value of a record as JSON has it, with all fields of the records in it: those of a log leave out what is zero or empty."""
+    if isinstance(value, Struct):
+        return item_of(value)
+    if isinstance(value, tuple | list):
+        return [spelled(each) for each in value]
+    return msgspec.to_builtins(value)
 
 
 def value_of(item: Item, name: str) -> Any:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import heapq
 import time
 from collections.abc import Iterator, Mapping
-from typing import NamedTuple
 
 from msgspec import Struct, structs
 
@@ -15,7 +14,7 @@ from schemas.codec import decode_keyed
 from schemas.requests import PlacementCancelled, PlacementRequested
 from schemas.results import InstancesPlaced, PlacementFailed, SchedulerStarted
 from schemas.topics import CLAIMS, REQUESTS, RESULTS
-from streams.cli.given.timegrammar import Moment
+from streams.cli.given.timegrammar import Instant, Moment
 from streams.cli.reading.records import Range, begins_late
 from streams.log.base import Log, Partition, Position, Record
 from streams.log.reading import backwards, partition_records, places, topic_records
@@ -24,13 +23,6 @@ from streams.log.reading import backwards, partition_records, places, topic_reco
 WAIT_SECONDS_MAX = 3600.0
 
 Result = InstancesPlaced | PlacementFailed
-
-
-class Start(NamedTuple):
-    """A scheduler's start and where it stands."""
-
-    event: SchedulerStarted
-    position: Position
 
 
 class RecordedResult(Struct, frozen=True, kw_only=True):
@@ -148,22 +140,27 @@ def not_at_hand(log: Log, *topics: str) -> str:
 
 def policy_text(log: Log, digest: str) -> str | None:
     """The text of a policy, from the start of a scheduler that had it; None if no start at hand had."""
-    return next((start.event.policy for start in _starts(log) if start.event.policy_digest == digest), None)
+    return next((start.policy for start in _starts(log) if start.policy_digest == digest), None)
 
 
-def newest_start(log: Log, by_ms: int | None = None) -> Start | None:
-    """The newest start of a scheduler, of those appended by then; None if no start is at hand."""
-    return next(_starts(log, by_ms), None)
+def newest_start(log: Log, ends: Mapping[Partition, int] | None = None) -> SchedulerStarted | None:
+    """The newest start of a scheduler, of those below `ends`; None if no start is at hand."""
+    return next(_starts(log, ends), None)
 
 
-def started_by(log: Log, at: Moment | None, as_of_ms: int) -> int | None:
-    """By when a scheduler of that moment had started; None: by now. Results that a cut names may be newer than its ledger's records."""
+def results_by(log: Log, at: Moment | None, as_of_ms: int) -> dict[Partition, int] | None:
+    """The next offsets of results as of a moment; None: as of now.
+
+    A cut that names no results has those up to its ledger's newest record, which is of `as_of_ms`. One that names some may have newer ones.
+    """
     if at is None:
         return None
-    named = at.next_offsets.items() if isinstance(at, Cut) else ()
-    last = [(number, end - 1) for (topic, number), end in named if topic == RESULTS]
-    held = [(number, offset) for number, offset in last if log.start(RESULTS, number) <= offset < log.end(RESULTS, number)]
-    return max(as_of_ms, *(record.time_ms for number, offset in held for record in log.read(RESULTS, number, offset, 1)), 0)
+    if isinstance(at, Instant):
+        return {place: log.at_time(*place, at.time_ms) for place in places(log, RESULTS)}
+    named = {place: end for place in places(log, RESULTS) if (end := at.next_offset(*place)) is not None}
+    held = [(place, end - 1) for place, end in named.items() if log.start(*place) < end <= log.end(*place)]
+    by_ms = max(as_of_ms, *(record.time_ms for place, offset in held for record in log.read(*place, offset, 1)), 0)
+    return {place: named[place] if place in named else log.at_time(*place, by_ms + 1) for place in places(log, RESULTS)}
 
 
 def decided_at(log: Log, recorded: RecordedResult) -> Cut:
@@ -173,15 +170,15 @@ def decided_at(log: Log, recorded: RecordedResult) -> Cut:
     return Cut.of({**places, (RESULTS, recorded.position.partition): recorded.position.offset + 1}, ledger_id_of(log))
 
 
-def _starts(log: Log, by_ms: int | None = None) -> Iterator[Start]:
-    """Starts of schedulers, the last one first, without those appended later than `by_ms`. Read from behind: there are few, among many."""
-    ends = {place: log.end(*place) if by_ms is None else log.at_time(*place, by_ms + 1) for place in places(log, RESULTS)}
-    partitions = [backwards(log, place, log.start(*place), end) for place, end in ends.items()]
+def _starts(log: Log, ends: Mapping[Partition, int] | None = None) -> Iterator[SchedulerStarted]:
+    """Starts of schedulers below `ends`, or all, the last one first. Read from behind: there are few, among many."""
+    until = {place: log.end(*place) for place in places(log, RESULTS)} if ends is None else ends
+    partitions = [backwards(log, place, log.start(*place), end) for place, end in until.items()]
     for record in heapq.merge(*partitions, key=lambda record: -record.time_ms):
         if b"scheduler-started" in record.value:
             event = decode_keyed(RESULTS, record.key, record.value)
             if isinstance(event, SchedulerStarted):
-                yield Start(event, record.position)
+                yield event
 
 
 def _keyed(log: Log, topic: str, key: bytes) -> Iterator[Record]:

@@ -10,6 +10,7 @@ from projections.ledger import Ledger
 from projections.ledger_state import Step
 from projections.observed import Observed
 from projections.reading import HistoryMissing, between, where_archived
+from projections.rules import SKEW_MS
 from schemas.claims import InstanceObserved, NodeObserved
 from schemas.codec import Unreadable, decode
 from schemas.envelope import from_headers
@@ -93,7 +94,7 @@ def _check_at_hand(log: Log, state: State, number: int, starts: Mapping[str, int
     """Raises HistoryMissing where some that the ledger did not have at that moment, but had been reported by then, have left the log.
 
     The ledger knows of them by what it has of each source behind that moment. A time is compared with theirs, as the host says it:
-    nobody knows any more when they were appended.
+    nobody knows any more when they were appended. A host whose clock is ahead of the record that carried its word says nothing by it.
     """
     firsts = {topic: log.start(topic, number) for topic in starts}
     left = {topic: start for topic, start in starts.items() if start < firsts[topic]}
@@ -103,8 +104,7 @@ def _check_at_hand(log: Log, state: State, number: int, starts: Mapping[str, int
     for topic, start in left.items():
         if topic in later:
             offset, record = later[topic]
-            time_ms = from_headers(record.headers).time_ms
-            was_reported = time_ms is not None and time_ms < at.time_ms if isinstance(at, Instant) else offset < ends[topic]
+            was_reported = _may_be_before(record, at) if isinstance(at, Instant) else offset < ends[topic]
         else:  # Nobody ever carried them, and a cut that names them had them.
             offset, was_reported = start, start > 0 and not isinstance(at, Instant) and start < ends[topic]
         if offset < firsts[topic] and was_reported:
@@ -112,6 +112,12 @@ def _check_at_hand(log: Log, state: State, number: int, starts: Mapping[str, int
                 f"{topic}/{number}: what hosts had reported by then includes records from {offset} on, which the ledger did not have yet; "
                 f"at hand are those from {firsts[topic]} on; {where_archived(log)}"
             )
+
+
+def _may_be_before(carried: Record, at: Instant) -> bool:
+    """Whether the observation that this record carried may have been there before that time."""
+    time_ms = from_headers(carried.headers).time_ms
+    return time_ms is not None and (time_ms < at.time_ms or time_ms > carried.time_ms + SKEW_MS)
 
 
 def _would_count(ledger: Ledger, record: Record) -> bool:

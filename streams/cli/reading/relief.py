@@ -2,28 +2,27 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from shlex import quote
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from projections.fit import fits
-from projections.node import NOTHING, Amounts, Node, amounts_of
+from projections.node import Amounts, Node, amounts_of
+from projections.room import Room, room
 from projections.wording import amounts_text
 from schemas.claims import ClaimItem
 from schemas.findings import LeakConfirmed, LeakSuspected
 from schemas.requests import PlacementRequested
-from schemas.resources import RESOURCES
 from streams.cli.printed import units
 from streams.cli.reading.held import held_by
 from streams.cli.reading.state import State
 from streams.scheduling.ask import Ask
-from streams.scheduling.filters import RESTRICTIONS, filters_of, reason
 from streams.scheduling.fleet import Fleet
 from streams.scheduling.keeping import any_refused_move
 from streams.scheduling.policy import Policy
-from streams.scheduling.reference import rooms_for
+from streams.scheduling.reference import prepare, rooms_for
 
 # What these name is no hold that could be given back: a guest that runs, a node as a whole.
 _HOLD_NOTHING = frozenset({"missing-claim", "negative-free", "silent-node", "stranded-member"})
@@ -72,7 +71,7 @@ def reliefs(state: State, request: PlacementRequested, policy: Policy, nearest: 
         if node is not None and any(held):
             fleet = fleet or Fleet(list(state.ledgers.values()))
             ask = fleet.ask_seeded(request, 0, seed=0, options=policy.options).unless(any_refused_move(fleet, request))
-            enough = _makes_room(fleet, node, held, ask, policy)
+            enough = _makes_room(fleet.room_of(node_id), _freed(node, findings, held), ask, policy)
             one_of_many = len(ask.company) + 1 < request.count
         if enough or node_id == nearest:
             found.append(Relief(node_id, len(findings), held, enough, one_of_many))
@@ -86,43 +85,36 @@ def relief_lines(state: State, request: PlacementRequested, policy: Policy, near
     return [relief.told for relief in found[:NODES_MAX]] + more
 
 
-def _makes_room(fleet: Fleet, node: Node, held: Amounts, ask: Ask, policy: Policy) -> bool:
-    """Whether amounts and nothing but amounts are in the way there, and what is free and what the leaks hold are enough together.
+def _makes_room(base: Room, freed: Node, ask: Ask, policy: Policy) -> bool:
+    """Whether what leaks hold on a node is all that is in the way there: it is `freed` of their amounts, and of instances that are leaks.
 
-    No zone, trait or group, no claim of a resize, not the node's status. Cells and devices that leaks hold are not counted as freed: so
-    much is never promised. Of several instances that need not stay together it is the first that does not fit there any more.
+    Cells and devices that leaks hold are not counted as freed, nor their places in groups: so much is never promised. Of several instances
+    that need not stay together it is the first that does not fit there any more.
     """
-    before = tuple(ask.company or _as_it_is(node, ask))
-    room = rooms_for([fleet.room_of(node.node_id)], replace(ask, company=before))[0]
-    filters = (*RESTRICTIONS, *(each for each in filters_of(policy) if not each.amounts))
-    if any(reason(each, ask, room) is not None for each in filters):
-        return False
-    lacks = fits(room.node, ask.item, ask.request.request_id, room.overlay)
-    return bool(lacks) and all(lack.resource in RESOURCES for lack in lacks) and _enough(node, held, ask, 1 + len(before))
+    before = ask.company or _as_it_is(base, ask, policy)
+    last = replace(ask, company=tuple(before))
+    without = room(freed, base.partition, base.mark, base.overlay)
+    return not _takes(base, last, policy) and _takes(without, last, policy)
 
 
-def _as_it_is(node: Node, ask: Ask) -> Sequence[ClaimItem]:
-    """Those of the request's other instances for which amounts leave room there as it is, short of the last one."""
-    asked = [(name, amount) for name, amount in zip(RESOURCES, amounts_of(ask.item.resources), strict=True) if amount]
-    left = [max(free, 0) // amount for name, amount in asked if (free := _free(node, ask, name)) is not None]
-    number = min([ask.request.count - 1, *left])
-    return [replace(ask.item, instance_id=ask.request.instance(index)) for index in range(1, number + 1)]
+def _takes(there: Room, ask: Ask, policy: Policy) -> bool:
+    (own,) = rooms_for([there], ask)
+    return not any(check.rejects(own) for _, check in prepare(ask, policy))
 
 
-def _enough(node: Node, held: Amounts, ask: Ask, instances: int) -> bool:
-    """Whether what is free and what the leaks hold are enough for so many."""
-    for name, asked, freed in zip(RESOURCES, amounts_of(ask.item.resources), held, strict=True):
-        if not asked:
-            continue
-        total, free = node.total(name), _free(node, ask, name)
-        if total is None or asked > total or (free is not None and free + freed < asked * instances):
-            return False
-    return True
+def _as_it_is(base: Room, ask: Ask, policy: Policy) -> list[ClaimItem]:
+    """Those of the request's other instances that the node takes as it is, short of the last one."""
+    others = [replace(ask.item, instance_id=ask.request.instance(index)) for index in range(1, ask.request.count)]
+
+    def is_full(number: int) -> bool:
+        return not _takes(base, replace(ask, company=tuple(others[:number])), policy)
+
+    return others[: bisect_left(range(len(others)), True, key=is_full)]
 
 
-def _free(node: Node, ask: Ask, resource: str) -> int | None:
-    """What the node's limit and the request's own leave, beside what the instance has there already; None where there is neither."""
-    limits: list[int | None] = [node.limit(resource), None if ask.item.limits is None else getattr(ask.item.limits, resource)]
-    number = RESOURCES.index(resource)
-    used = node.used[number] - node.uses.get(ask.instance_id, NOTHING)[number]
-    return min([limit - used for limit in limits if limit is not None], default=None)
+def _freed(node: Node, findings: Sequence[LeakSuspected | LeakConfirmed], held: Amounts) -> Node:
+    """The node as it would be without the leaks' amounts, and without the instances of which they are all that counts."""
+    leaks = {finding.instance_id for finding in findings if amounts_of(finding.held) == node.uses.get(finding.instance_id)}
+    uses = {instance_id: use for instance_id, use in node.uses.items() if instance_id not in leaks}
+    used = [max(used - freed, 0) for used, freed in zip(node.used, held, strict=True)]
+    return replace(node, uses=uses, used=used)

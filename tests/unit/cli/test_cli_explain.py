@@ -196,10 +196,10 @@ def test_at_a_moment_before_the_answer_there_is_none_to_tell_of(fleet: FleetLog,
     fleet.asked(capsys, "r1", "--memory", "1GiB")
     after_ms = fleet.now_ms
 
-    early = [fleet.run(capsys, "explain", "r1", "--at", moment) for moment in (cut, str(before_ms))]
-    late = fleet.run(capsys, "explain", "r1", "--at", str(after_ms))
+    early = [fleet.run(capsys, "explain", "r1", "--at", moment) for moment in (cut, str(before_ms), str(after_ms))]
+    late = fleet.run(capsys, "explain", "r1", "--at", str(after_ms + 1))
 
-    assert [(said.code, said.out) for said in early] == [(6, "")] * 2
+    assert [(said.code, said.out) for said in early] == [(6, "")] * 3
     assert all("request r1 had no answer yet then: it was answered at" in said.err for said in early)
     assert late.code == 0
 
@@ -268,6 +268,34 @@ def test_a_leak_elsewhere_that_would_make_room_is_named_too_but_not_where_someth
 
     assert item["nearest_miss"]["node_id"] == "c02"
     assert [(leak["node_id"], leak["held"]["memory_mib"], leak["fits_without"]) for leak in item["leaks"]] == [("c01", 8192, True)]
+
+
+@pytest.mark.parametrize("option", ["", "AggregateRamFilter", "NumInstancesFilter", "AggregateNumInstancesFilter"])
+@pytest.mark.parametrize(("asked_mib", "fits"), [(5000, True), (9000, False)])
+def test_a_leak_makes_room_whatever_filters_count_amounts_and_instances(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], option: str, asked_mib: int, fits: bool
+) -> None:
+    fleet = FleetLog(tmp_path)
+    fleet.audit("c01", {"ghost": 6144})
+    filters = (*DEFAULT.filters, option) if option else DEFAULT.filters
+    policy = structs.replace(DEFAULT, filters=filters, options=structs.replace(DEFAULT.options, max_instances_per_host=1))
+    fleet.asked(capsys, "r1", "--memory", str(asked_mib), policy=policy)
+
+    (item,) = fleet.run(capsys, "explain", "r1", "-o", "json").json["items"]
+
+    assert [leak["node_id"] for leak in item["leaks"] if leak["fits_without"]] == (["c01"] if fits else [])
+
+
+def test_of_a_full_node_nothing_is_free_which_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    fleet = FleetLog(tmp_path)
+    fleet.audit("c01", {"vm": 8192})
+    fleet.asked(capsys, "r1", "--memory", "1GiB")
+
+    (item,) = fleet.run(capsys, "explain", "r1", "-o", "json").json["items"]
+
+    lack = {"resource": "memory_mib", "needed": 1024, "free": 0, "detail": ""}
+    assert item["nearest_miss"]["shortfalls"] == [lack]
+    assert item["matrix"]["nodes"][0]["rejected"][0]["shortfalls"] == [lack]
 
 
 def leak_told(fleet: FleetLog, capsys: pytest.CaptureFixture[str], *asked: str) -> list[tuple[int, bool]]:

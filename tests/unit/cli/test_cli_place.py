@@ -60,7 +60,7 @@ def test_a_request_that_fits_prints_where_its_instances_go(fleet: FleetLog, caps
     assert said.code == 0
     (placement,) = said.json["items"]
     assert placement["node_id"] == "c01"
-    assert placement["resources"] == {"vcpus": 2, "memory_mib": 6144}
+    assert placement["resources"] == {"vcpus": 2, "pcpus": 0, "memory_mib": 6144, "disk_mib": 0}
     assert said.json["summary"]["outcome"] == "placed"
     (claim,) = fleet.run(capsys, "claims", "list", "-o", "json").json["items"]
     assert (claim["claim_id"], claim["memory_mib"]) == (placement["claim_id"], 6144)

@@ -59,20 +59,21 @@ def test_every_verb_says_again_what_it_said_at_a_moment(by: str, tmp_path: Path,
 
 @pytest.mark.parametrize("by", ["cut", "time"])
 @pytest.mark.parametrize("lost", ["without the archive", "without the files of what hosts reported"])
+@pytest.mark.parametrize("ahead_ms", [0, 3_600_000])
 def test_what_had_been_reported_and_was_not_carried_yet_is_at_hand_or_missed(
-    by: str, lost: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    by: str, lost: str, ahead_ms: int, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fleet = FleetLog(tmp_path)
     history = tmp_path / "history"
-    fleet.audit("c01", memory_mib=8192)
+    fleet.audit("c01", memory_mib=8192, ahead_ms=ahead_ms)
     fleet.run(capsys, "snapshot", "write")
-    fleet.audit("c01", {"i-1": 1024}, memory_mib=8192, carry=False)
+    fleet.audit("c01", {"i-1": 1024}, memory_mib=8192, carry=False, ahead_ms=ahead_ms)
     fleet.now_ms += 60_000
     said = fleet.run(capsys, "nodes", "-o", "json")
     moment = said.json["cut"] if by == "cut" else str(fleet.now_ms)
     fleet.now_ms += 60_000
     fleet.carry()
-    fleet.audit("c01", memory_mib=8192)
+    fleet.audit("c01", memory_mib=8192, ahead_ms=ahead_ms)
     fleet.run(capsys, "snapshot", "write")
     fleet.run(capsys, "archive", str(history), "--below", moment if by == "time" else str(fleet.now_ms - 90_000))
     monkeypatch.setenv("CLAIMLOG_ARCHIVE", str(history))

@@ -288,6 +288,31 @@ def test_at_the_cut_of_an_answer_the_scheduler_that_gave_it_had_started(fleet: F
     assert [item["chosen"] for item in said["items"]] == ["c02"]
 
 
+@pytest.mark.parametrize("behind_ms", [0, 40])
+def test_a_scheduler_that_starts_at_that_very_time_had_not_started_by_then(
+    fleet: FleetLog, capsys: pytest.CaptureFixture[str], behind_ms: int
+) -> None:
+    """`behind_ms`: the clock of the broker that stamps results is behind that of the ledger's."""
+    fleet.schedule(owner="spreads")
+    fleet.now_ms += 60_000
+    fleet.audit("c01", {"one": 1024}, memory_mib=8192)
+    asked = {verb: fleet.run(capsys, verb, "--memory", "1GiB", "-o", "json").json for verb in ("what-if", "capacity")}
+    then_ms = fleet.now_ms
+    fleet.now_ms -= behind_ms
+    fleet.schedule(owner="packs", policy=PACK)
+    fleet.now_ms += 60_000
+    fleet.audit("c02", {}, memory_mib=4096)
+
+    for verb, before in asked.items():
+        at_the_cut = fleet.run(capsys, verb, "--memory", "1GiB", "--at", before["cut"], "-o", "json").json
+        at_the_time = fleet.run(capsys, verb, "--memory", "1GiB", "--at", str(then_ms - behind_ms), "-o", "json").json
+        assert before["summary"]["policy_source"] == "that of spreads, which started last"
+        for then in (at_the_cut, at_the_time):
+            assert then["summary"]["policy_source"] == "that of spreads, which started last by then"
+        assert at_the_cut["items"] == before["items"]
+        assert at_the_cut["cut"] == before["cut"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [

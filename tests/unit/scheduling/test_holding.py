@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from projections.node import NOTHING, Claim
 from schemas.claims import ClaimRequested, NodeObserved
 from schemas.inventory import Hypervisor, NumaCell
 from schemas.requests import Flavor, NumaWant, PlacementRequested, ServerGroup
+from schemas.resources import Limits
 from schemas.results import Decision, InstancesPlaced, PlacementFailed
 from schemas.topics import CLAIMS, RESULTS
 from streams.log.base import Lease
@@ -91,6 +93,35 @@ def test_a_fleet_without_room_for_two_claims_of_anybody_is_filled_to_the_end(eng
     assert said(here, RESULTS, PlacementFailed) == []
     assert sorted(placed_on(here)["three"]) == sorted(before)
     assert len(held(here)) == 4
+    assert wrongs(here) == []
+
+
+BUSY_AT_MOST_4 = structs.replace(
+    DEFAULT, filters=(*DEFAULT.filters, "IoOpsFilter"), options=structs.replace(DEFAULT.options, max_io_ops_per_host=4)
+)
+TOGETHER = ServerGroup(group_id="together", policy="affinity")
+
+
+@ENGINES
+@pytest.mark.parametrize("group", [None, TOGETHER])
+@pytest.mark.parametrize("limits", [None, Limits(io_ops_max=4)])
+def test_what_a_request_has_begun_is_no_io_operation_of_others(engine_name: str, group: ServerGroup | None, limits: Limits | None) -> None:
+    here = tight("n0", claims=1)
+    policy = DEFAULT if limits else BUSY_AT_MOST_4
+    here.request("four", count=4, group=group, limits=limits)
+    old = here.scheduler("old", engine_name=engine_name, policy=policy)
+    while not claimed_on(here):  # Of a group the home comes first.
+        old.turn()
+    before = claimed_on(here)
+    here.request("one", limits=limits)
+
+    settle(here.scheduler("new", log=At(here.log, nothing, owns_all=True), engine_name=engine_name, policy=policy))
+
+    assert before == {"four": ["n0"] * 4}
+    assert placed_on(here) == {"four": ["n0"] * 4}
+    assert [failed.request_id for failed in said(here, RESULTS, PlacementFailed)] == ["one"]
+    for index, decision in enumerate(each for each in decided(here, "four") if each.attempt):
+        assert made_again(here.ledgers_at(decision.cut), here.requests[0], index, decision, claimed(here), policy).same
     assert wrongs(here) == []
 
 
