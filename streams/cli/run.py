@@ -218,7 +218,11 @@ def _serve(stack: ExitStack, metrics: Metrics, health: Health, port: int | None,
 
     if port is None:
         return
-    server = stack.enter_context(serve(metrics, health, port, address))
+    try:
+        server = stack.enter_context(serve(metrics, health, port, address))
+    except OSError as problem:
+        what_to_do = "name another port with --metrics (0: any that is free), or an address of this machine with --metrics-address"
+        raise OSError(problem.errno, f"{problem.strerror}; {what_to_do}", problem.filename) from None
     stack.callback(server.shutdown)
     say(f"metrics and health at {url(address, server.server_port)}")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -144,6 +145,21 @@ def test_what_cannot_be_played_or_made_is_refused_before_a_log_is_made(
 def started(path: Path, *flags: str) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "streams.cli.main", "run", "--log", f"sqlite:{path}", *flags]
     return subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "192.0.2.1"])
+def test_a_port_or_an_address_that_cannot_be_served_at_is_named_with_what_to_do(
+    address: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+
+        code = run(["run", "--log", f"sqlite:{tmp_path}/l.sqlite", "--metrics", port, "--metrics-address", address, "--until-idle"])
+
+    said = capsys.readouterr().err
+    assert code == 1
+    assert f"claimlog: {address}:{port}: " in said
+    assert "; name another port with --metrics (0: any that is free), or an address of this machine with --metrics-address" in said
 
 
 def test_a_running_process_serves_its_metrics_and_ends_with_0_when_it_is_told_to(tmp_path: Path) -> None:
