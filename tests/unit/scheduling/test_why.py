@@ -72,8 +72,8 @@ def test_by_how_much_have_i_exhausted_it(tmp_path: Path, capsys: pytest.CaptureF
 
     lacks = {line["node_id"]: line["rejected"][0]["shortfalls"] for line in item["matrix"]["nodes"]}
 
-    assert lacks["c02"] == [{"resource": "vcpus", "needed": 4}]  # free is 0, the default
-    assert lacks["c03"] == [{"resource": "vcpus", "needed": 4, "free": 3}]
+    assert lacks["c02"] == [{"resource": "vcpus", "needed": 4, "free": 0, "detail": ""}]
+    assert lacks["c03"] == [{"resource": "vcpus", "needed": 4, "free": 3, "detail": ""}]
     assert "closest: c01, if 1 vcpus more were free (4 needed of 3)" in told
 
 
