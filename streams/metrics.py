@@ -14,14 +14,14 @@ import time
 from collections import Counter as CountOf
 from collections.abc import Callable, Iterable, Mapping
 from socketserver import ThreadingMixIn
-from typing import Any, Final
+from typing import Any, Final, get_args
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info, ProcessCollector
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from schemas.results import NodeResources
+from schemas.results import FailureReason, NodeResources, OutcomeKind
 from streams.clock import ClockMs, wall_clock_ms
 from streams.log.base import Partition
 from streams.metrics_nodes import Breath, NodeTexts
@@ -82,6 +82,11 @@ class Metrics:
         )
         self.turns = Counter("claimlog_engine_turns_total", "Turns of an engine's loop", ["engine"], registry=registry)
         self.busy = Counter("claimlog_engine_busy_seconds_total", "Time spent in an engine's turns", ["engine"], registry=registry)
+        # A series that begins with what it counts first has no rate for that.
+        for outcome in get_args(OutcomeKind):
+            self.outcomes.labels(outcome)
+        for result in ("placed", *get_args(FailureReason)):
+            self.placements.labels(result)
         self.lags: dict[str, Mapping[Partition, int]] = {}
         """Of each engine how many records it has still to read, as last measured; a mapping is replaced, never changed."""
         self.times_ms: dict[int, int] = {}

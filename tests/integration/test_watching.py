@@ -177,12 +177,14 @@ def requests() -> list[Message]:
 
 
 def scraped(url: str) -> Samples:
+    """What is shown there, without labels of which nothing has been counted yet."""
     with urlopen(url) as answer:
         text = answer.read().decode()
     samples: Samples = {}
     for family in text_string_to_metric_families(text):
         for sample in family.samples:
-            samples.setdefault(sample.name, []).append(dict(sample.labels))
+            if sample.value or not (sample.labels and sample.name.endswith("_total")):
+                samples.setdefault(sample.name, []).append(dict(sample.labels))
     return samples
 
 

@@ -59,6 +59,8 @@ def test_every_series_is_there_before_anything_happened(served: tuple[Metrics, H
     assert status == 200
     assert 'claimlog_build_info{version="1.2.3"} 1.0' in text
     assert "claimlog_claim_conflicts_total 0.0" in text
+    assert 'claimlog_claim_outcomes_total{outcome="refused"} 0.0' in text
+    assert all(f'claimlog_placements_total{{result="{result}"}} 0.0' in text for result in ("placed", "no-valid-node", "gave-up"))
 
 
 def test_a_count_is_seen_by_the_next_scrape(served: tuple[Metrics, Health, str]) -> None:
