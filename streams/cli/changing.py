@@ -14,20 +14,18 @@ from msgspec.structs import replace
 from projections.cut import Cut
 from projections.ledger import Ledger
 from schemas.resources import RESOURCES
-from schemas.results import SchedulerStarted
 from schemas.topics import RESULTS
 from streams.cli.fleet import file as fleet_file
 from streams.cli.given.asking import Given, Many
 from streams.cli.given.documents import file_text, policy_named
 from streams.cli.printed.amounts import TITLES
 from streams.cli.printed.units import counted
-from streams.cli.problems import UsageProblem
-from streams.cli.reading.answers import newest_start, not_at_hand
+from streams.cli.problems import AnswerIncomplete, UsageProblem
+from streams.cli.reading.answers import ends_of, newest_decision, newest_start, policy_text
 from streams.cli.reading.state_at import state_at
 from streams.log.base import Log, Partition
-from streams.log.reading import places
 from streams.scheduling.loading import PolicyError, from_text
-from streams.scheduling.policy import DEFAULT, POLICIES, Policy
+from streams.scheduling.policy import DEFAULT, POLICIES, Policy, digest
 from streams.scheduling.what_if import Changes, NodesLike
 
 RESOURCE_NAMES = {TITLES[resource]: resource for resource in RESOURCES}
@@ -90,16 +88,21 @@ class Changing:
         """The policy to choose by, and where it is from: `--by`, else that of the scheduler that started last, else the default.
 
         `by` is up to where results are those of the moment that is asked about, if that is not the present: who started later decided
-        nothing then. `trusted` are the names of code that a policy in the log may lead to. Raises UsageProblem.
+        nothing then. `trusted` are the names of code that a policy in the log may lead to. Where starts have left the log, who answered
+        last may tell. Raises UsageProblem, AnswerIncomplete.
         """
         if self.by:
             return ChosenBy(policy_named(self.by, "--by"), self.by)
-        ends = {place: log.end(*place) for place in places(log, RESULTS)} if by is None else by
-        started, then = newest_start(log, ends), "" if by is None else " by then"
+        ends, then = (ends_of(log), "") if by is None else (by, " by then")
+        try:
+            started = newest_start(log, ends)
+        except AnswerIncomplete as gone:
+            if (told := _answered_last(log, ends, trusted)) is None:
+                raise AnswerIncomplete(f"{gone}; or name a policy with --by") from None
+            return ChosenBy(told[0], f"that of {told[1]}, which answered last{then}", ends)
         if started is None:
-            none = f"the default, as no scheduler {'had' if then else 'has'} started here{then}{not_at_hand(log, RESULTS)}"
-            return ChosenBy(DEFAULT, none, ends)
-        return ChosenBy(_of(started, trusted), f"that of {started.owner}, which started last{then}", ends)
+            return ChosenBy(DEFAULT, f"the default, as no scheduler {'had' if then else 'has'} started here{then}", ends)
+        return ChosenBy(_of(started.policy, started.owner, trusted), f"that of {started.owner}, which started last{then}", ends)
 
 
 CHANGING = Changing()
@@ -115,11 +118,23 @@ def as_of(log: Log, ledgers: Sequence[Ledger], changes: Changes) -> Changes:
     return replace(changes, named=tuple(name for name in changes.named if name not in later))
 
 
-def _of(started: SchedulerStarted, trusted: Collection[str]) -> Policy:
+def _answered_last(log: Log, ends: Mapping[Partition, int], trusted: Collection[str]) -> tuple[Policy, str] | None:
+    """The policy of the newest answer and whose that is; None where its text is neither at hand nor one of ours."""
+    newest = newest_decision(log, ends)
+    if newest is None:
+        return None
+    owner, decision = newest
+    policy = next((ours for ours in POLICIES.values() if digest(ours) == decision.policy_digest), None)
+    if policy is None and (text := policy_text(log, decision.policy_digest)) is not None:
+        policy = _of(text, owner, trusted)
+    return None if policy is None else (policy, owner)
+
+
+def _of(text: str, owner: str, trusted: Collection[str]) -> Policy:
     try:
-        return from_text(started.policy, trusted=trusted)
+        return from_text(text, trusted=trusted)
     except PolicyError as problem:
-        raise UsageProblem(f"{RESULTS}: the policy of {started.owner} cannot be used: {problem}; name one with --by") from None
+        raise UsageProblem(f"{RESULTS}: the policy of {owner} cannot be used: {problem}; name one with --by") from None
 
 
 def _ratio(text: str) -> tuple[str, int | None]:

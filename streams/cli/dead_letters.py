@@ -20,7 +20,7 @@ from streams.cli.given.moments import past_moment
 from streams.cli.printed import units
 from streams.cli.printed.output import Column, Report
 from streams.cli.printed.printable import printable, say
-from streams.cli.problems import UsageProblem
+from streams.cli.problems import AnswerIncomplete, UsageProblem
 from streams.cli.reading.open_log import open_log, opened
 from streams.cli.reading.records import Range, cut_of, records_of
 from streams.cli.reading.state_at import moment_of
@@ -30,6 +30,7 @@ from streams.clock import wall_clock_ms
 from streams.dead_letters import DeadLetter, read_letter, redrive
 from streams.log.base import Log, Message, Partition, Record, TopicMismatch, may_write
 from streams.log.partitioner import route
+from streams.log.reading import places
 from streams.topology import DERIVED_TOPICS
 
 if TYPE_CHECKING:
@@ -82,8 +83,11 @@ def list_(
             for record in records_of(source, (DEAD_LETTERS,), Range(within.since, cut), BATCH_RECORDS)
             if (item := _item(record)) and topic in {None, item["topic"]} and kind in {None, item["kind"]}
         ]
+        left = _left(source)
     show.write(Report(columns=COLUMNS, items=items, cut=cut, like=_LIKE))
-    return 0
+    if left:
+        say(f"of the letters {left}")
+    return Exit.INCOMPLETE if left else Exit.DONE
 
 
 @app.command(name="show")
@@ -139,6 +143,8 @@ def redrive_(
                 redriven.add(piece)
         finally:
             redriven.say_forbidden()
+        if every and (left := _left(source)):
+            say(f"of the letters {left}")
     if not redriven.letters:
         say("there is no letter to redrive")
     if redriven.copies:
@@ -298,8 +304,14 @@ def _letters(log: Log) -> Iterator[Record]:
     return records_of(log, (DEAD_LETTERS,), Range(None, None), BATCH_RECORDS)
 
 
+def _left(log: Log) -> str:
+    """Which letters have left the log; nothing if none has."""
+    firsts = [f"{place}@{start}" for place in places(log, DEAD_LETTERS) if (start := log.start(*place))]
+    return f"those below {', '.join(firsts)} have left the log: a retention is set, or somebody deleted them" if firsts else ""
+
+
 def _letter(log: Log, name: str) -> Record:
-    """The letter at a position, or the newest one of the original at a position. Raises UsageProblem."""
+    """The letter at a position, or the newest one of the original at a position. Raises UsageProblem, AnswerIncomplete."""
     place = _POSITION.fullmatch(name)
     if place is None:
         raise UsageProblem(f"{name!r} is no position; write one such as dead-letters/0@12 or claims/0@1204")
@@ -307,9 +319,13 @@ def _letter(log: Log, name: str) -> Record:
     if place["topic"] == DEAD_LETTERS:
         if number < log.topics().get(DEAD_LETTERS, 0) and log.start(DEAD_LETTERS, number) <= offset < log.end(DEAD_LETTERS, number):
             return log.read(DEAD_LETTERS, number, offset, 1)[0]
+        if number < log.topics().get(DEAD_LETTERS, 0) and offset < log.start(DEAD_LETTERS, number):
+            raise AnswerIncomplete(f"the letter at {name} is not at hand: {_left(log)}")
         raise UsageProblem(f"there is no letter at {name}; `claimlog dead-letters list` has them all")
     key = name.encode()
     found = [record for record in _letters(log) if record.key == key]
+    if not found and (left := _left(log)):
+        raise AnswerIncomplete(f"{name} is not in the dead letters at hand: {left}")
     if not found:
         raise UsageProblem(f"{name} is not in the dead letters; `claimlog dead-letters list` has them all")
     return found[-1]

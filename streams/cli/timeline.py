@@ -30,7 +30,7 @@ from streams.cli.problems import UsageProblem
 from streams.cli.reading.naming import Naming, claimed_by, firsts_naming
 from streams.cli.reading.never_named import check_named
 from streams.cli.reading.open_log import opened
-from streams.cli.reading.records import Range, cut_of, records_of
+from streams.cli.reading.records import Range, begins_late, cut_of, records_of
 from streams.cli.reading.state import READ_RECORDS, State
 from streams.cli.reading.state_at import ends_at, moment_of, state_at
 from streams.cli.reading.there import missing, missing_text, not_made
@@ -60,6 +60,7 @@ def timeline(subject: SubjectName, /, *, since: BoundFlag = None, until: MomentF
         end = moment_of(until, now_ms)
         start = None if since is None else past_moment(since, now_ms)
         within = Range(start, end).naming(source, (CLAIMS, *AROUND))
+        late = begins_late(source, [topic for topic in AROUND if topic in source.topics()], within)
         around = cut_of(source, AROUND, Range(None, within.until))
         about, state = _folded(source, named, end)
         _tell(source, about, Range(None, around))
@@ -70,13 +71,13 @@ def timeline(subject: SubjectName, /, *, since: BoundFlag = None, until: MomentF
         found = [entry for entry in about.ordered() if within.includes(entry.topic, entry.partition, entry.offset, entry.time_ms)]
     items = [entry_item(entry, state.laid.get((entry.partition, entry.offset))) for entry in found]
     show.write(Report(columns=columns(), items=items, cut=cut, like=entry_item(_LIKE)))
-    for each in absent:
+    for each in (*absent, *late):
         say(each)
     if lacks:
         say(missing_text(lacks))
     if not about.entries:
         say(f"no record made a difference to {about.subject}; `claimlog events --for {about.subject}`")
-    return Exit.INCOMPLETE if lacks else Exit.DONE
+    return Exit.INCOMPLETE if lacks or late else Exit.DONE
 
 
 def _folded(log: Log, subject: Subject, end: Moment | None) -> tuple[Timeline, State]:

@@ -20,7 +20,7 @@ from schemas.codec import decode_keyed
 from schemas.partitioner import partition_of
 from schemas.requests import INSTANCES_MAX, PlacementRequested
 from schemas.results import Decision
-from schemas.topics import CLAIMS, REQUESTS
+from schemas.topics import CLAIMS, REQUESTS, RESULTS
 from streams.cli.changing import CHANGING, Changing, ChosenBy, as_of
 from streams.cli.exits import Exit
 from streams.cli.flags import SHOW, LogFlag, MomentFlag, Show
@@ -31,7 +31,7 @@ from streams.cli.printed.funnel import closest_lines, decision_item, funnel_line
 from streams.cli.printed.output import Column, Report
 from streams.cli.printed.printable import printable, say
 from streams.cli.problems import AnswerIncomplete, UsageProblem
-from streams.cli.reading.answers import not_at_hand, request_history, request_of_instance, results_by
+from streams.cli.reading.answers import may_have_been_answered, not_at_hand, request_history, request_of_instance, results_by
 from streams.cli.reading.open_log import opened
 from streams.cli.reading.rerun import Reruns
 from streams.cli.reading.state_at import moment_of, state_at
@@ -116,7 +116,7 @@ def what_if(
         raise UsageProblem("--ttl: nothing is claimed here, so no claim waits; `claimlog place` takes it")
     with opened(log) as source:
         check_there(source)
-        about = _subject(source, subject, asking)
+        about = _subject(source, subject, asking, is_of_a_moment=bool(at))
         changes = changing.changes()
         try:
             if about.decisions and not at:
@@ -136,8 +136,8 @@ def what_if(
     return Exit.DONE if played.outcome.placed == request.count else Exit.UNPLACEABLE
 
 
-def _subject(log: Log, text: str, asking: Asking) -> Subject:
-    """Whom it is about. Raises UsageProblem, AnswerIncomplete."""
+def _subject(log: Log, text: str, asking: Asking, *, is_of_a_moment: bool) -> Subject:
+    """Whom it is about; what became of it counts unless it `is_of_a_moment`. Raises UsageProblem, AnswerIncomplete."""
     if not text:
         return Subject(asking.request(OWNER))
     if text == "-" or text.endswith(".json") or Path(text).is_file():
@@ -151,6 +151,9 @@ def _subject(log: Log, text: str, asking: Asking) -> Subject:
             raise UsageProblem(f"{text!r} is an instance of request {request_id}; what would be otherwise is asked of all of it")
         raise (AnswerIncomplete if found.is_known or gone else UsageProblem)(f"request {text!r}: {what}{gone}")
     if found.counting is None:
+        if not is_of_a_moment and may_have_been_answered(log, found):
+            said = f"request {text!r}: whether it was answered, and how, is not known{not_at_hand(log, RESULTS)}"
+            raise AnswerIncomplete(f"{said}; --at now decides on the present")
         return _counted(Subject(found.request), asking)
     result = found.counting.result
     decisions = _in_order(found.request, [each for each in spelled_out(found.request, result.decisions) if each.attempt])
@@ -243,7 +246,7 @@ def _at_a_moment(log: Log, about: Subject, changes: Changes, changing: Changing,
     own, trusted = None, code_vouched_for(changing.by, "--by")
     try:
         own = CHANGING.policy(log, results_by(log, moment, state.as_of_ms), trusted)
-    except UsageProblem:
+    except (UsageProblem, AnswerIncomplete):
         if not changing.by:
             raise  # With --by another is chosen by, and what is chosen as it is, nobody can tell here.
     policy, source, _ = changing.policy(log) if changing.by or own is None else own

@@ -29,7 +29,8 @@ from schemas.topics import REQUESTS
 from streams.cli.given.asking import from_text
 from streams.cli.given.documents import file_text, read_json, read_toml
 from streams.cli.given.units_in import amount_gib, amount_mib
-from streams.cli.problems import UsageProblem
+from streams.cli.problems import AnswerIncomplete, UsageProblem
+from streams.cli.reading.records import lost_before
 from streams.cli.reading.there import check_there
 from streams.log.base import Log
 from streams.log.reading import READ_RECORDS
@@ -57,7 +58,8 @@ def asked_for(log: Log, ends: Mapping[int, int]) -> dict[str, PlacementRequested
     """What the last requests on a log asked for, up to `ends` by partition, one instance of each kind, the most asked for first.
 
     A kind is all that one instance takes: flavor, cells, devices, a root on a volume; where it was to go does not count. It is called by
-    its flavor's name, one without by its size; kinds that share a name are numbered. Raises as `check_there`.
+    its flavor's name, one without by its size; kinds that share a name are numbered. Raises as `check_there`, and AnswerIncomplete where
+    no request is at hand and some have left.
     """
     check_there(log, REQUESTS)
     counts: Counter[bytes] = Counter()
@@ -67,12 +69,20 @@ def asked_for(log: Log, ends: Mapping[int, int]) -> dict[str, PlacementRequested
             event = decode_keyed(REQUESTS, record.key, record.value)
             if isinstance(event, PlacementRequested):
                 counts[msgspec.json.encode(_kind(event))] += event.count
+    if not counts and (lost := lost_before(log, REQUESTS)):
+        raise AnswerIncomplete(f"no request is at hand: {lost}; or give --vcpus, --memory, --disk, or a file of flavors")
     named: dict[str, PlacementRequested] = {}
     for text in sorted(counts, key=lambda text: (-counts[text], text)):
         kind = msgspec.json.decode(text, type=PlacementRequested)
         name = kind.flavor.name or size_text(kind)
         named.setdefault(name if name not in named else _another(name, named), kind)
     return named
+
+
+def looks_back_less(log: Log, number: int, end: int) -> bool:
+    """Whether requests that `asked_for` would look at in a partition have left the log."""
+    start = log.start(REQUESTS, number)
+    return start > 0 and end - start < LOOKED_BACK
 
 
 def _kind(request: PlacementRequested) -> PlacementRequested:

@@ -14,7 +14,7 @@ from projections.wording import size_text
 from schemas.requests import Flavor, PlacementRequested
 from schemas.resources import RESOURCES
 from schemas.topics import REQUESTS
-from streams.cli.capacity.flavors import asked_for, from_file
+from streams.cli.capacity.flavors import asked_for, from_file, looks_back_less
 from streams.cli.changing import CHANGING, Changing, as_of
 from streams.cli.flags import LIVE, Live, LogFlag, MomentFlag
 from streams.cli.given.asking import KIND, Kind, file_or_stdin
@@ -25,7 +25,7 @@ from streams.cli.printed.printable import say
 from streams.cli.problems import UsageProblem
 from streams.cli.reading.answers import results_by
 from streams.cli.reading.open_log import opened
-from streams.cli.reading.records import Range
+from streams.cli.reading.records import Range, lost_before
 from streams.cli.reading.state_at import moment_of, state_at
 from streams.cli.watching import watchable
 from streams.placement.checks import unfit
@@ -68,6 +68,7 @@ def capacity_verb(
         until = Range(None, moment).naming(source, (REQUESTS,) if partitions else ())
         ends = {number: until.ends(source, REQUESTS, number) for number in range(partitions)}
         requests = _requests(asking, flavors, partial(asked_for, source, ends))
+        lacking = lost_before(source, REQUESTS) if any(looks_back_less(source, number, end) for number, end in ends.items()) else ""
         state = state_at(source, moment, views=False)
         chosen = changing.policy(source, results_by(source, moment, state.as_of_ms))
         ledgers = list(state.ledgers.values())
@@ -95,6 +96,8 @@ def capacity_verb(
             say(f"if {', '.join(changing.told())}")
         if several := sum(len(each) > 1 for each in zoned):
             say(f"{units.counted(several, 'node')} in several zones: counted in the column of each, and once in fits")
+    if lacking:
+        say(f"flavors are those of the requests at hand: {lacking}")
     for item in items:
         if item["unusable"]:
             say(f"{item['flavor']}: no node will ever do: {item['unusable']}")

@@ -199,13 +199,16 @@ def _held_until(places: str, time_ms: int) -> str:
 
 def behind(log: Log, name: str, group: str, topics: tuple[str, ...], fix: str, now_ms: int) -> Check:
     """How many records of `topics` a group has still to read, and whether that is more than what has just come."""
-    lag, oldest = 0, None
+    lag, oldest, lost = 0, None, list[str]()
     for topic in topics:
         if topic not in log.topics():
             continue
         committed = log.committed(group, topic)
         for number, end in log.ends(topic).items():
-            first = max(committed.get(number, 0), log.start(topic, number))
+            start = log.start(topic, number)
+            first = max(committed.get(number, 0), start)
+            if number in committed and committed[number] < start and TOPICS[topic].kept == "ever":
+                lost.append(f"{topic}/{number}@{committed[number]} to {start - 1}")
             if first < end:
                 lag += end - first
                 try:
@@ -215,6 +218,9 @@ def behind(log: Log, name: str, group: str, topics: tuple[str, ...], fix: str, n
                         raise
                     continue  # told as damage to snapshots
                 oldest = oldest_ms if oldest is None else min(oldest, oldest_ms)
+    if lost:
+        says = f"records that it had not read are not at hand ({', '.join(lost)}): archived, deleted, or gone by a retention"
+        return Check("warn", name, says, "who asked there is not answered: ask again; hosts say again what is there")
     if not lag:
         return Check("ok", name, "has read everything")
     if oldest is not None and abs(now_ms - oldest) <= UNREAD_MS:

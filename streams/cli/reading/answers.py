@@ -12,9 +12,10 @@ from projections.cut import Cut
 from projections.ledger_id import ledger_id_of
 from schemas.codec import decode_keyed
 from schemas.requests import PlacementCancelled, PlacementRequested
-from schemas.results import InstancesPlaced, PlacementFailed, SchedulerStarted
+from schemas.results import Decision, InstancesPlaced, PlacementFailed, SchedulerStarted
 from schemas.topics import CLAIMS, REQUESTS, RESULTS
 from streams.cli.given.timegrammar import Instant, Moment
+from streams.cli.problems import AnswerIncomplete
 from streams.cli.reading.records import Range, begins_late
 from streams.log.base import Log, Partition, Position, Record
 from streams.log.reading import backwards, partition_records, places, topic_records
@@ -86,6 +87,13 @@ def request_history(log: Log, request_id: str) -> RequestHistory:
     return found
 
 
+def may_have_been_answered(log: Log, found: RequestHistory) -> bool:
+    """Whether an answer may be among the results that have left the log, though none is at hand."""
+    place = Partition(RESULTS, log.partition(RESULTS, found.request_id.encode())) if RESULTS in log.topics() else None
+    first_ms = None if place is None else _lacking(log, {place: 0}).get(place, -1)
+    return place is not None and found.counting is None and (first_ms is None or first_ms >= found.time_ms)
+
+
 def result_of(log: Log, record: Record) -> RecordedResult | None:
     """What a record of `placement-results` says of its request; None if it is no result of one."""
     event = decode_keyed(RESULTS, record.key, record.value)
@@ -140,12 +148,30 @@ def not_at_hand(log: Log, *topics: str) -> str:
 
 def policy_text(log: Log, digest: str) -> str | None:
     """The text of a policy, from the start of a scheduler that had it; None if no start at hand had."""
-    return next((start.policy for start in _starts(log) if start.policy_digest == digest), None)
+    return next((start.policy for _, start in _starts(log, ends_of(log)) if start.policy_digest == digest), None)
 
 
-def newest_start(log: Log, ends: Mapping[Partition, int] | None = None) -> SchedulerStarted | None:
-    """The newest start of a scheduler, of those below `ends`; None if no start is at hand."""
-    return next(_starts(log, ends), None)
+def ends_of(log: Log) -> dict[Partition, int]:
+    """Where the partitions of results end now."""
+    return {place: log.end(*place) for place in places(log, RESULTS)}
+
+
+def newest_start(log: Log, ends: Mapping[Partition, int]) -> SchedulerStarted | None:
+    """The newest start of a scheduler below `ends`; None if there is none. Raises AnswerIncomplete if a newer one may have left."""
+    found = next(_starts(log, ends), None)
+    for place, first_ms in _lacking(log, ends).items():
+        if found is None or (place != found[0].position[:2] and (first_ms is None or found[0].time_ms <= first_ms)):
+            raise AnswerIncomplete(f"which scheduler started last is not known{not_at_hand(log, RESULTS)}")
+    return None if found is None else found[1]
+
+
+def newest_decision(log: Log, ends: Mapping[Partition, int]) -> tuple[str, Decision] | None:
+    """Who answered last, of those below `ends`, and the last decision of that; None if no answer tells, or a newer one may have left."""
+    for record, event in _results(log, ends):
+        if isinstance(event, InstancesPlaced | PlacementFailed) and event.decisions:
+            is_newest = all(first_ms is not None and first_ms <= record.time_ms for first_ms in _lacking(log, ends).values())
+            return (event.owner, event.decisions[-1]) if is_newest else None
+    return None
 
 
 def results_by(log: Log, at: Moment | None, as_of_ms: int) -> dict[Partition, int] | None:
@@ -170,15 +196,28 @@ def decided_at(log: Log, recorded: RecordedResult) -> Cut:
     return Cut.of({**places, (RESULTS, recorded.position.partition): recorded.position.offset + 1}, ledger_id_of(log))
 
 
-def _starts(log: Log, ends: Mapping[Partition, int] | None = None) -> Iterator[SchedulerStarted]:
-    """Starts of schedulers below `ends`, or all, the last one first. Read from behind: there are few, among many."""
-    until = {place: log.end(*place) for place in places(log, RESULTS)} if ends is None else ends
-    partitions = [backwards(log, place, log.start(*place), end) for place, end in until.items()]
+def _starts(log: Log, ends: Mapping[Partition, int]) -> Iterator[tuple[Record, SchedulerStarted]]:
+    """Starts of schedulers below `ends`, the last one first: there are few, among many."""
+    for record, event in _results(log, ends, b"scheduler-started"):
+        if isinstance(event, SchedulerStarted):
+            yield record, event
+
+
+def _results(log: Log, ends: Mapping[Partition, int], text: bytes = b"") -> Iterator[tuple[Record, object]]:
+    """Records of `placement-results` below `ends` whose bytes contain `text`, read from behind, the last one first."""
+    partitions = [backwards(log, place, log.start(*place), end) for place, end in ends.items()]
     for record in heapq.merge(*partitions, key=lambda record: -record.time_ms):
-        if b"scheduler-started" in record.value:
-            event = decode_keyed(RESULTS, record.key, record.value)
-            if isinstance(event, SchedulerStarted):
-                yield event
+        if text in record.value:
+            yield record, decode_keyed(RESULTS, record.key, record.value)
+
+
+def _lacking(log: Log, ends: Mapping[Partition, int]) -> dict[Partition, int | None]:
+    """The partitions of which records have left, and the time of the first at hand: none of those is newer. None: none is at hand."""
+    found: dict[Partition, int | None] = {}
+    for place in ends:
+        if (start := log.start(*place)) > 0:
+            found[place] = next((record.time_ms for record in log.read(*place, start, 1)), None)
+    return found
 
 
 def _keyed(log: Log, topic: str, key: bytes) -> Iterator[Record]:
