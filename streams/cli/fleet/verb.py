@@ -11,7 +11,8 @@ from msgspec import structs, to_builtins
 from projections.node import Node
 from schemas.few import few
 from streams.cli.flags import SHOW, LogFlag, MomentFlag, Show
-from streams.cli.fleet.file import Change, FleetFile, all_reserved, changes, is_pattern, read, settings, unknown_names, wanted
+from streams.cli.fleet.file import Change, FleetFile, all_reserved, is_pattern, read, settings, unknown_names, wanted
+from streams.cli.fleet.writing import would_change, write_settings
 from streams.cli.given.asking import file_or_stdin
 from streams.cli.given.documents import file_text
 from streams.cli.given.node_names import NodeNames, matching, unknown_node
@@ -23,9 +24,6 @@ from streams.cli.problems import UsageProblem
 from streams.cli.reading.open_log import opened
 from streams.cli.reading.state import State
 from streams.cli.reading.state_at import moment_of, state_at
-from streams.cli.writing import check_readable, new_stamp
-from streams.log.base import Message
-from streams.operator import configure
 
 app = App(name="fleet", help="Ratios, reserved amounts, zones, aggregates and traits of all nodes, from a file.")
 
@@ -60,25 +58,15 @@ def apply(
         # Nodes that are reported but not carried yet are known as well. Where there are none, that is the ledger, folded once.
         everyone = state_at(source, views=False)
         state = state_at(source, views=False, pending=False) if everyone.laid else everyone
-        nodes = _nodes(wants, everyone, new=new)
-        messages: list[Message] = []
-        listed: list[Change] = []
-        reserved: list[str] = []
-        for node_id in nodes:
-            node = state.node(node_id) or _unheard_of(node_id)
-            fields, found = changes(node, wanted(wants, node))
-            if found:
-                messages.append(configure(node_id, new_stamp(), fields=fields))
-                check_readable(messages[-1])
-                listed += found
-                reserved += all_reserved(node, fields)
-        if messages and not dry_run:
-            source.append(messages)
-    report = structs.replace(report, items=[to_builtins(change) for change in listed], cut=state.cut)
+        nodes = {node_id: state.node(node_id) or _unheard_of(node_id) for node_id in _nodes(wants, everyone, new=new)}
+        changed = (would_change if dry_run else partial(write_settings, source, state))(nodes, partial(wanted, wants))
+        reserved = [said for node_id in changed for said in all_reserved(nodes[node_id], wanted(wants, nodes[node_id]))]
+    listed = [to_builtins(change) for found in changed.values() for change in found]
+    report = structs.replace(report, items=listed, cut=state.cut)
     show.write(report)
     if reserved:
         say(f"more is reserved than there is, so nothing fits: {few(reserved, separator='; ')}")
-    say(_summary(len(messages), len(nodes), dry_run=dry_run))
+    say(_summary(len(changed), len(nodes), dry_run=dry_run))
     return 0
 
 

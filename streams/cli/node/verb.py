@@ -28,7 +28,7 @@ from streams.cli.reading.open_log import opened
 from streams.cli.reading.state import State
 from streams.cli.reading.state_at import ledger_partitions, moment_of, state_at
 from streams.cli.watching import watchable
-from streams.cli.writing import appended_to, check_writable, new_stamp
+from streams.cli.writing import appended, check_writable, new_stamp
 from streams.operator import configure
 from streams.scheduling.filters.labels import zones_named
 
@@ -107,8 +107,11 @@ def _set(name: str, status: NodeStatus, reason: str, new: bool, spec: str | None
         # A node may have been reported and not carried yet.
         if before is None and not new and name not in (known := state_at(log, views=False).node_ids()):
             raise UsageProblem(f"{unknown_node(name, known)}; --new writes it before its first report")
-        was = "new" if before is None else before.status
-        position, _ = appended_to(state, log, configure(name, new_stamp(), status=status, reason=reason))
+        was = now = "new" if before is None else before.status
+        position = appended(log, configure(name, new_stamp(), status=status, reason=reason))
+        for _ in state.follow(log, position.partition, position.offset + 1):  # Others may have said something in between.
+            after = state.node(name)
+            was, now = now, "new" if after is None else after.status
         after = state.node(name)
     if after is None or after.status != status:
         say(f"{position}: written, but the node is {'not known' if after is None else after.status} after it")

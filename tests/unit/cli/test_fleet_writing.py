@@ -1,0 +1,126 @@
+"""Several who write settings at once: nobody takes back what another said, and each is told what its own word changed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import count
+from pathlib import Path
+from threading import Barrier, Thread
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from projections.node import Node
+from schemas.inventory import OperatorFields
+from streams.cli.fleet.file import Change
+from streams.cli.fleet.writing import write_settings
+from streams.cli.reading.state import State
+from streams.cli.reading.state_at import state_at
+from streams.cli.writing import new_stamp
+from streams.log.base import LogError
+from streams.log.sqlite import SqliteLog
+from streams.operator import configure
+from tests.cli_log import FleetLog
+
+NAMES = tuple(f"c{number:02}" for number in range(12))
+SIBLINGS = {"ratio_milli": 1500, "reserved": 512, "max_unit": 4096, "min_unit": 64, "step_size": 64}
+
+
+def wants(**siblings: int) -> Any:
+    return lambda node: OperatorFields(memory_mib=replace(node.memory_mib, **siblings))
+
+
+def nodes_of(state: State) -> dict[str, Node]:
+    return {node_id: node for node_id in state.node_ids() if (node := state.node(node_id)) is not None}
+
+
+def read(log: Any) -> State:
+    return state_at(log, views=False, pending=False)
+
+
+@pytest.fixture
+def fleet(tmp_path: Path) -> FleetLog:
+    fleet = FleetLog(tmp_path)
+    for name in NAMES:
+        fleet.audit(name)
+    return fleet
+
+
+def test_what_several_say_of_one_resource_at_once_all_stands(fleet: FleetLog) -> None:
+    together = Barrier(len(SIBLINGS))
+    changed: dict[str, dict[str, list[Change]]] = {}
+
+    def apply(name: str, value: int) -> None:
+        with SqliteLog.open(fleet.path) as log:
+            state = read(log)
+            together.wait()
+            changed[name] = write_settings(log, state, nodes_of(state), wants(**{name: value}))
+
+    threads = [Thread(target=apply, args=each) for each in SIBLINGS.items()]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    for node in nodes_of(read(fleet.log)).values():
+        assert {name: getattr(node.memory_mib, name) for name in SIBLINGS} == SIBLINGS, node.node_id
+    for name, of_nodes in changed.items():
+        assert sorted(of_nodes) == sorted(NAMES)
+        field = f"memory_mib.{name.removesuffix('_milli')}"
+        assert {change.field for changes in of_nodes.values() for change in changes} == {field}
+
+
+class Interrupted:
+    """A log on which somebody else writes in front of each append, as `others` say, one after the other."""
+
+    def __init__(self, log: Any, others: Iterator[OperatorFields | None]) -> None:
+        self._log, self._others = log, others
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._log, name)
+
+    def append(self, messages: Any) -> Any:
+        if (fields := next(self._others, None)) is not None:
+            self._log.append([configure("c00", new_stamp(), fields=fields)])
+        return self._log.append(messages)
+
+
+def rule(fleet: FleetLog, **siblings: int) -> OperatorFields:
+    node = read(fleet.log).node("c00")
+    assert node is not None
+    return OperatorFields(memory_mib=replace(node.memory_mib, **siblings))
+
+
+def written(fleet: FleetLog, others: list[OperatorFields | None], **siblings: int) -> list[tuple[str, str, str]]:
+    state = read(fleet.log)
+    there = {"c00": nodes_of(state)["c00"]}
+    changed = write_settings(Interrupted(fleet.log, iter(others)), state, there, wants(**siblings))
+    return [(change.field, change.before, change.after) for changes in changed.values() for change in changes]
+
+
+def test_what_stood_in_front_of_a_record_is_told_and_not_what_was_read_before_it(fleet: FleetLog) -> None:
+    said = written(fleet, [rule(fleet, ratio_milli=1200, reserved=64)], ratio_milli=1500)
+
+    assert said == [("memory_mib.ratio", "1.2", "1.5")]
+    assert rule(fleet).memory_mib == rule(fleet, ratio_milli=1500, reserved=64).memory_mib
+
+
+def test_what_another_said_alike_in_front_of_a_record_is_no_change_of_it(fleet: FleetLog) -> None:
+    assert written(fleet, [rule(fleet, ratio_milli=1500)], ratio_milli=1500) == []
+
+
+def test_what_others_say_while_it_is_put_back_stands_too(fleet: FleetLog) -> None:
+    """The second of them does not know of the ratio either, and takes it back."""
+    said = written(fleet, [rule(fleet, reserved=64), rule(fleet, reserved=128), None], ratio_milli=1500)
+
+    assert said == [("memory_mib.ratio", "1", "1.5")]
+    assert rule(fleet).memory_mib == rule(fleet, ratio_milli=1500, reserved=128).memory_mib
+
+
+def test_who_is_interrupted_for_ever_says_so(fleet: FleetLog) -> None:
+    state = read(fleet.log)
+    log = Interrupted(fleet.log, (rule(fleet, reserved=number) for number in count(1)))
+
+    with pytest.raises(LogError, match="others write settings of c00 all the time"):
+        write_settings(log, state, {"c00": nodes_of(state)["c00"]}, wants(ratio_milli=1500))
