@@ -17,7 +17,7 @@ from streams.cli.printed.output import Column, Report
 from streams.cli.printed.printable import say, teller
 from streams.cli.printed.progress import Progress
 from streams.cli.problems import UsageProblem
-from streams.cli.reading.apart import Tell
+from streams.cli.reading.fresh import Fresh
 from streams.cli.reading.open_log import opened
 from streams.cli.reading.state import State
 from streams.cli.reading.state_at import state_at
@@ -46,24 +46,18 @@ def heal(log: Log, chosen: Sequence[OpenRecord], show: Show, *, yes: bool, repor
     if yes:
         check_writable(log)
     done: list[tuple[Remedy, str, Position | None]] = []
-    mender = _Mender(log, teller(sys.stderr))
-    with Progress("mend", len(chosen)) as progress:
-        for finding in chosen:
-            progress.add()
-            now = mender.finding_now(finding)
-            if now is None:
-                done.append((Remedy(finding, "it is gone by now"), "resolved", None))
-                continue
-            mends = remedy(now, _place(mender.state, now), new_stamp(), report_age_ms=report_age_ms)
-            if not mends.messages:
-                done.append((mends, "left alone", None))
-            elif not yes:
-                done.append((mends, "would write", None))
-            else:
-                position, step = mender.write(mends)
-                is_noted = (now.kind, _outcome(step)) == ("vanished-claim", "not-held")
-                done.append((_told(mends, step), "noted" if is_noted else _outcome(step), position))
-    state = mender.look()
+    fresh = Fresh(log, teller(sys.stderr))
+    try:
+        with Progress("mend", len(chosen)) as progress:
+            for finding in chosen:
+                progress.add()
+                done.append(_mended(fresh, finding, yes=yes, report_age_ms=report_age_ms))
+        state = fresh.now()
+    except BaseException:
+        if any(place for _, _, place in done):
+            say("it ended before all was looked at; until then:")
+            show.write(structs.replace(report, items=[_item(*each) for each in done], cut=None))
+        raise
     items = []
     for mends, action, place in done:
         left = place is not None and state.finding_again(mends.finding) is not None
@@ -75,38 +69,20 @@ def heal(log: Log, chosen: Sequence[OpenRecord], show: Show, *, yes: bool, repor
     return Exit.DONE if healed else Exit.FINDINGS
 
 
-class _Mender:
-    """The state by which findings are mended one after the other.
-
-    It goes on from record to record, unless hosts have reported what nobody has carried: that lies on the end of the ledger, in front of
-    which the next record goes, so the ledger is loaded anew where a finding may concern what was written since the last look.
-    """
-
-    def __init__(self, log: Log, tell: Tell) -> None:
-        self._log, self._tell = log, tell
-        self.state = state_at(log, tell=tell)
-        self._ledger: State | None = None
-        self._touched: set[str] = set()
-
-    def look(self) -> State:
-        """The state with all that was written and reported by now."""
-        if self._touched:
-            self.state = state_at(self._log, tell=self._tell, begun=None if self.state.laid else self.state)
-            self._touched.clear()
-        return self.state
-
-    def finding_now(self, finding: OpenRecord) -> OpenRecord | None:
-        """What has become of it; None if it is no longer open."""
-        if not self.state.laid or {finding.node_id, finding.instance_id} & self._touched:
-            self.look()
-        return self.state.finding_again(finding)
-
-    def write(self, mends: Remedy) -> tuple[Position, Step]:
-        """Append what mends a finding; returns as `appended_to`."""
-        self._touched |= {mends.finding.node_id, mends.finding.instance_id} - {""}
-        if self.state.laid and self._ledger is None:
-            self._ledger = state_at(self._log, views=False, pending=False)
-        return appended_to(self._ledger or self.state, self._log, *mends.messages)
+def _mended(fresh: Fresh, finding: OpenRecord, *, yes: bool, report_age_ms: int) -> tuple[Remedy, str, Position | None]:
+    """What mends a finding as it is by now, what became of it, and where that stands if it was written."""
+    state = fresh.now(finding.node_id, finding.instance_id)
+    now = state.finding_again(finding)
+    if now is None:
+        return Remedy(finding, "it is gone by now"), "resolved", None
+    mends = remedy(now, _place(state, now), new_stamp(), report_age_ms=report_age_ms)
+    if not mends.messages:
+        return mends, "left alone", None
+    if not yes:
+        return mends, "would write", None
+    position, step = fresh.write(mends.messages, now.node_id, now.instance_id)
+    is_noted = (now.kind, _outcome(step)) == ("vanished-claim", "not-held")
+    return _told(mends, step), "noted" if is_noted else _outcome(step), position
 
 
 def ignore(

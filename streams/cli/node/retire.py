@@ -5,6 +5,7 @@ A node's silence is a finding and changes nothing by itself; Nova deletes such c
 
 from __future__ import annotations
 
+import sys
 from typing import Annotated, Any
 
 from cyclopts import Parameter
@@ -16,11 +17,12 @@ from streams.cli.flags import SHOW, LogFlag, Show
 from streams.cli.given.units_in import duration_ms
 from streams.cli.printed import units
 from streams.cli.printed.output import Column, Report
+from streams.cli.printed.printable import say, teller
 from streams.cli.problems import UsageProblem
+from streams.cli.reading.fresh import Fresh
 from streams.cli.reading.open_log import opened
 from streams.cli.reading.state import State
-from streams.cli.reading.state_at import state_at
-from streams.cli.writing import appended, check_writable, new_stamp
+from streams.cli.writing import check_writable, new_stamp
 from streams.clock import wall_clock_ms
 from streams.log.base import Log, Position
 from streams.operator import configure
@@ -57,18 +59,32 @@ def retire(
     with opened(log) as source:
         if yes:
             check_writable(source)
-        state = state_at(source, views=False)
+        fresh = Fresh(source, teller(sys.stderr), views=False)
+        state = fresh.now()
         # Whoever asks by a clock that is ahead has heard of nobody for long: a node's silence counts while others are heard.
         now_ms = min(wall_clock_ms(), max(ledger.time_ms for ledger in state.ledgers.values()))
         items = [item for node_id in state.node_ids() if (item := _item(source, state, node_id, now_ms, length_ms))]
-        if yes:
-            reason = f"not heard of for {unheard_for.strip()}"
-            for item in items:
-                if item["what"] == RETIRABLE:
-                    appended(source, configure(item["node_id"], new_stamp(), status="withdrawn", reason=reason))
-                    item["what"] = RETIRED
-    output.write(structs.replace(report, items=items, cut=state.cut))
-    return 3 if any(item["what"] == RETIRABLE for item in items) else 0
+        done: list[dict[str, Any]] = []
+        try:
+            for item in items if yes else ():
+                done += _retired(source, fresh, item, now_ms, length_ms, f"not heard of for {unheard_for.strip()}")
+        except BaseException:
+            if done:
+                say("it ended before all was looked at; until then:")
+                output.write(structs.replace(report, items=done, cut=state.cut))
+            raise
+    output.write(structs.replace(report, items=done if yes else items, cut=state.cut))
+    return 3 if any(item["what"] == RETIRABLE for item in items) and not yes else 0
+
+
+def _retired(log: Log, fresh: Fresh, item: dict[str, Any], now_ms: int, length_ms: int, reason: str) -> list[dict[str, Any]]:
+    """Withdraw a node that may be, as it is by now: it, and nothing if it has been heard of meanwhile."""
+    node_id = item["node_id"]
+    again = _item(log, fresh.now(node_id), node_id, now_ms, length_ms)
+    if again is None or again["what"] != RETIRABLE:
+        return [] if again is None else [again]
+    fresh.write([configure(node_id, new_stamp(), status="withdrawn", reason=reason)], node_id)
+    return [again | {"what": RETIRED}]
 
 
 def _item(log: Log, state: State, node_id: str, now_ms: int, length_ms: int) -> dict[str, Any] | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,12 +21,12 @@ from schemas.requests import PciWant
 from schemas.resources import ObservedResources
 from schemas.topics import CLAIMS, LIFECYCLE
 from streams.cli.flags import Show
-from streams.cli.leaks import mending
 from streams.cli.leaks.mending import heal
+from streams.cli.reading import fresh
 from streams.cli.reading.state import State
 from streams.cli.reading.state_at import state_at
 from streams.healing import Place, remedy
-from streams.log.base import BareRecord, Log, Record
+from streams.log.base import BareRecord, Log, LogFull, Record
 from streams.log.sqlite import SqliteLog
 from streams.operator import Stamp
 from streams.reconciler import CARRIERS, SOURCES
@@ -423,7 +424,7 @@ def test_what_nobody_has_carried_costs_no_load_of_the_ledger_a_finding(
         loaded.append(options)
         return state_at(log, *args, **options)
 
-    monkeypatch.setattr(mending, "state_at", counted)
+    monkeypatch.setattr(fresh, "state_at", counted)
     code = heal(fleet.log, found, Show(), yes=True, report_age_ms=1 << 60)
 
     assert (code, len(found)) == (0, 6), capsys.readouterr().out
@@ -441,6 +442,55 @@ def test_two_findings_of_one_node_are_looked_at_one_after_the_other_whatever_is_
     code = heal(fleet.log, found, Show(), yes=True, report_age_ms=1 << 60)
 
     assert (code, len(found), len(claims(fleet))) == (0, 2, before + 2), capsys.readouterr().out
+
+
+@pytest.mark.parametrize("is_carried", [True, False])
+def test_a_guest_that_its_host_shows_again_meanwhile_keeps_its_claim_whatever_is_pending(
+    fleet: FleetLog, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, is_carried: bool
+) -> None:
+    for node_id in ("n1", "n2"):
+        fleet.audit(node_id)
+        fleet.claim(f"{node_id}/0/s-1.1", f"gone-{node_id}", node_id, request_id=node_id)
+        for guests in ({f"gone-{node_id}": 1024}, {}, {}):
+            fleet.now_ms += 60_000
+            fleet.audit(node_id, guests)
+    fleet.audit("elsewhere", {}, carry=False)
+    found = [finding for finding in state_at(fleet.log).findings() if finding.kind == "orphan-claim"]
+    write = fresh.Fresh.write
+
+    def and_then_the_other_is_back(its: fresh.Fresh, messages: Any, *about: str) -> Any:
+        done = write(its, messages, *about)
+        fleet.now_ms += 60_000
+        fleet.audit("n2", {"gone-n2": 1024}, carry=is_carried)
+        return done
+
+    monkeypatch.setattr(fresh.Fresh, "write", and_then_the_other_is_back)
+    heal(fleet.log, found, Show(output="json"), yes=True, report_age_ms=1 << 60)
+    items = json.loads(capsys.readouterr().out)["items"]
+
+    assert [(item["node_id"], item["action"]) for item in items] == [("n1", "released"), ("n2", "resolved")]
+
+
+def test_what_was_written_before_it_failed_is_told(
+    fleet: FleetLog, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stale(fleet, producer="audits")
+    found = state_at(fleet.log).findings()
+    write, written = fresh.Fresh.write, list[Any]()
+
+    def once(its: fresh.Fresh, messages: Any, *about: str) -> Any:
+        if written:
+            raise LogFull("no room left")
+        written.append(write(its, messages, *about))
+        return written[0]
+
+    monkeypatch.setattr(fresh.Fresh, "write", once)
+    with pytest.raises(LogFull):
+        heal(fleet.log, found, Show(output="json"), yes=True, report_age_ms=1 << 60)
+    said = capsys.readouterr()
+
+    assert [item["position"] for item in json.loads(said.out)["items"]] == [str(written[0][0])]
+    assert "it ended before all was looked at; until then:" in said.err
 
 
 def test_all_findings_are_listed_once_however_many_are_looked_at(

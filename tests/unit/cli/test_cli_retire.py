@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from schemas.audits import AuditFailed, HypervisorAudited
 from schemas.inventory import Hypervisor
 from schemas.topics import AUDITS
+from streams.cli.reading.fresh import Fresh
+from streams.log.base import LogFull
 from tests.cli_log import FleetLog
 
 DAY_MS = 86_400_000
@@ -57,6 +60,46 @@ def test_with_yes_the_empty_ones_are_withdrawn_with_the_reason_and_stay_so(fleet
     }  # fmt: skip
     assert nodes["gone"]["status_reason"] == "not heard of for 7d"
     assert {item["node_id"] for item in again.json["items"]} == {"full", "held"}
+
+
+@pytest.mark.parametrize("is_carried", [True, False])
+def test_a_node_that_reports_while_others_are_withdrawn_stays(
+    fleet: FleetLog, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, is_carried: bool
+) -> None:
+    write = Fresh.write
+
+    def and_then_the_other_reports(its: Fresh, messages: Any, *about: str) -> Any:
+        done = write(its, messages, *about)
+        fleet.audit("gone", {"i9": 512}, carry=is_carried)
+        return done
+
+    monkeypatch.setattr(Fresh, "write", and_then_the_other_reports)
+    said = fleet.run(capsys, "node", "retire", "--unheard-for", "7d", "--yes", "-o", "json")
+
+    assert said.code == 0
+    assert {item["node_id"]: item["what"].partition(":")[0] for item in said.json["items"]} == {
+        "dead": "retired", "full": "in use", "held": "in use",
+    }  # fmt: skip
+    assert {node["node_id"] for node in fleet.run(capsys, "nodes", "-o", "json").json["items"] if node["status"] != "enabled"} == {"dead"}
+
+
+def test_what_was_withdrawn_before_it_failed_is_told(
+    fleet: FleetLog, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = Fresh.write
+
+    def once(its: Fresh, messages: Any, *about: str) -> Any:
+        if about == ("gone",):
+            raise LogFull("no room left")
+        return write(its, messages, *about)
+
+    monkeypatch.setattr(Fresh, "write", once)
+    said = fleet.run(capsys, "node", "retire", "--unheard-for", "7d", "--yes", "-o", "json")
+
+    assert said.code == 1
+    assert [item["node_id"] for item in said.json["items"] if item["what"] == "retired"] == ["dead"]
+    assert "it ended before all was looked at; until then:" in said.err
+    assert "no room left" in said.err
 
 
 def test_nobody_is_silent_for_longer_than_ever(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
