@@ -13,11 +13,11 @@ from projections.ledger_state import Step
 from projections.wording import outcome_text
 from streams.cli.exits import Exit
 from streams.cli.flags import LogFlag, Show
+from streams.cli.fresh import Fresh
 from streams.cli.printed.output import Column, Report
 from streams.cli.printed.printable import say, teller
 from streams.cli.printed.progress import Progress
 from streams.cli.problems import UsageProblem
-from streams.cli.reading.fresh import Fresh
 from streams.cli.reading.open_log import opened
 from streams.cli.reading.state import State
 from streams.cli.reading.state_at import state_at

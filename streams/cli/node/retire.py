@@ -14,12 +14,12 @@ from msgspec import structs
 from projections.node import Node
 from schemas.topics import CLAIMS
 from streams.cli.flags import SHOW, LogFlag, Show
+from streams.cli.fresh import Fresh
 from streams.cli.given.units_in import duration_ms
 from streams.cli.printed import units
 from streams.cli.printed.output import Column, Report
 from streams.cli.printed.printable import say, teller
 from streams.cli.problems import UsageProblem
-from streams.cli.reading.fresh import Fresh
 from streams.cli.reading.open_log import opened
 from streams.cli.reading.state import State
 from streams.cli.writing import check_writable, new_stamp

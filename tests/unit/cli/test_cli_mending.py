@@ -20,9 +20,9 @@ from schemas.lifecycle import InstanceArrived, InstanceDeleted, InstanceDeparted
 from schemas.requests import PciWant
 from schemas.resources import ObservedResources
 from schemas.topics import CLAIMS, LIFECYCLE
+from streams.cli import fresh
 from streams.cli.flags import Show
 from streams.cli.leaks.mending import heal
-from streams.cli.reading import fresh
 from streams.cli.reading.state import State
 from streams.cli.reading.state_at import state_at
 from streams.healing import Place, remedy

@@ -11,7 +11,7 @@ import pytest
 from schemas.audits import AuditFailed, HypervisorAudited
 from schemas.inventory import Hypervisor
 from schemas.topics import AUDITS
-from streams.cli.reading.fresh import Fresh
+from streams.cli.fresh import Fresh
 from streams.log.base import LogFull
 from tests.cli_log import FleetLog
 
