@@ -29,6 +29,7 @@ LINKS = {
     "/data/pool": "../ram/./pool",
     "/shared": "mnt/nfs/instances",
     "/round": "/round",
+    "/data/deep/link": "/ram/x",
 }
 
 
@@ -63,6 +64,7 @@ def key_of(path: str) -> str:
         ("/mnt/nfs/a/b", "nfs4 0:44"),
         ("/shared/x", "nfs4 0:44"),
         ("/round/x", ""),
+        ("/data/deep/link/y", "tmpfs 0:72"),
     ],
 )
 def test_a_path_is_on_the_deepest_mount_that_its_links_lead_to(path: str, key: str) -> None:
