@@ -9,7 +9,7 @@ from msgspec import structs
 
 from schemas.topics import AUDITS, DEAD_LETTERS, REQUESTS, RESULTS
 from streams.log.base import Message
-from streams.scheduling.policy import DEFAULT, POLICIES
+from streams.scheduling.policy import DEFAULT, POLICIES, Policy, digest
 from tests.cli_log import FleetLog
 
 PACK = POLICIES["pack"]
@@ -60,21 +60,49 @@ def test_where_a_later_start_of_a_scheduler_may_have_left_none_is_taken_for_the_
     assert first != second
 
 
-def test_who_answered_last_tells_the_policy_where_the_start_has_left(fleet: FleetLog, capsys: Capture) -> None:
-    fleet.schedule(owner="packs", policy=PACK)
-    for number in range(fleet.log.topics()[RESULTS]):
-        left(fleet, RESULTS, number)
-    gone = fleet.run(capsys, "what-if", "--memory", "1GiB")
-    for number in range(fleet.log.topics()[RESULTS]):  # an answer to something in each, so that all begin before the last of them
-        request = next(name for name in map("r{}".format, range(100)) if fleet.log.partition(RESULTS, name.encode()) == number)
+@pytest.mark.parametrize(("policy", "is_known"), [(PACK, True), (DEFAULT, True), (OWN, False)])
+def test_who_answered_last_tells_the_policy_where_all_starts_have_left(
+    fleet: FleetLog, capsys: Capture, policy: Policy, is_known: bool
+) -> None:
+    owner = "answers"
+    last = fleet.log.partition(RESULTS, owner.encode())
+    for number in sorted(range(fleet.log.topics()[RESULTS]), key=lambda number: number == last):
         fleet.now_ms += 1000
-        fleet.asked(capsys, request, "--memory", "1GiB", owner="packs", policy=PACK)
+        fleet.asked(capsys, _in(RESULTS, number, fleet), "--memory", "1GiB", owner=owner, policy=policy)
+        fleet.log.truncate(RESULTS, number, fleet.log.end(RESULTS, number) - 1)
+    assert {fleet.log.end(RESULTS, number) - fleet.log.start(RESULTS, number) for number in fleet.log.ends(RESULTS)} == {1}
 
-    said = fleet.run(capsys, "what-if", "--memory", "1GiB", "-o", "json")
+    said = [fleet.run(capsys, *verb, "--memory", "1GiB", "-o", "json") for verb in (["what-if"], ["what-if", "--at", "now"], ["capacity"])]
 
-    assert (gone.code, gone.out) == (6, "")
-    assert said.code == 0
-    assert said.json["summary"]["policy_source"].startswith("that of packs, which ")
+    for each in said:
+        if is_known:
+            assert each.json["summary"]["policy_source"] == f"that of {owner}, which answered last"
+            assert each.json["summary"]["policy_digest"] == digest(policy)
+        else:
+            assert (each.code, each.out) == (6, "")
+            assert "which scheduler started last is not known" in each.err
+
+
+def test_an_answer_that_is_older_than_what_left_tells_nothing(fleet: FleetLog, capsys: Capture) -> None:
+    owner = "answers"
+    last = fleet.log.partition(RESULTS, owner.encode())
+    fleet.asked(capsys, _in(RESULTS, last, fleet), "--memory", "1GiB", owner=owner, policy=PACK)
+    fleet.log.truncate(RESULTS, last, fleet.log.end(RESULTS, last) - 1)
+    for other in set(fleet.log.ends(RESULTS)) - {last}:
+        fleet.now_ms += 1000
+        for _ in range(2):
+            fleet.schedule(owner=_in(RESULTS, other, fleet), policy=OWN)
+        left(fleet, RESULTS, other)
+
+    said = fleet.run(capsys, "what-if", "--memory", "1GiB")
+
+    assert (said.code, said.out) == (6, "")
+    assert "which scheduler started last is not known" in said.err
+
+
+def _in(topic: str, number: int, fleet: FleetLog) -> str:
+    """A name whose records go to that partition."""
+    return next(name for name in map("r{}".format, range(100)) if fleet.log.partition(topic, name.encode()) == number)
 
 
 def test_a_request_whose_answer_may_have_left_is_not_decided_as_if_it_were_open(fleet: FleetLog, capsys: Capture) -> None:

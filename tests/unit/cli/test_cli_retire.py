@@ -46,6 +46,7 @@ def test_it_says_what_it_would_withdraw_and_writes_nothing(fleet: FleetLog, caps
     assert {item["node_id"]: item["what"].partition(":")[0] for item in said.json["items"]} == {
         "dead": "to be retired", "full": "in use", "gone": "to be retired", "held": "in use",
     }  # fmt: skip
+    assert {round(item["unheard_ms"] / DAY_MS) for item in said.json["items"]} == {10}
     assert {node["status"] for node in fleet.run(capsys, "nodes", "-o", "json").json["items"]} == {"enabled"}
 
 
