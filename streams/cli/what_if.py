@@ -14,7 +14,7 @@ from msgspec.structs import asdict, replace
 from projections.cut import Cut
 from projections.ledger import Ledger
 from projections.ledger_id import ledger_id_of
-from projections.reading import ProjectionError, between
+from projections.reading import HistoryMissing, ProjectionError, between
 from schemas.claims import GroupHomeProposed
 from schemas.codec import decode_keyed
 from schemas.partitioner import partition_of
@@ -246,7 +246,7 @@ def _at_a_moment(log: Log, about: Subject, changes: Changes, changing: Changing,
     own, trusted = None, code_vouched_for(changing.by, "--by")
     try:
         own = CHANGING.policy(log, results_by(log, moment, state.as_of_ms), trusted)
-    except (UsageProblem, AnswerIncomplete):
+    except (UsageProblem, AnswerIncomplete, HistoryMissing):
         if not changing.by:
             raise  # With --by another is chosen by, and what is chosen as it is, nobody can tell here.
     policy, source, _ = changing.policy(log) if changing.by or own is None else own

@@ -70,7 +70,7 @@ def capacity_verb(
         requests = _requests(asking, flavors, partial(asked_for, source, ends))
         lacking = lost_before(source, REQUESTS) if any(looks_back_less(source, number, end) for number, end in ends.items()) else ""
         state = state_at(source, moment, views=False)
-        chosen = changing.policy(source, results_by(source, moment, state.as_of_ms))
+        chosen = changing.policy(source, None if changing.by else results_by(source, moment, state.as_of_ms))
         ledgers = list(state.ledgers.values())
         try:
             change(ledgers, as_of(source, ledgers, changing.changes()))

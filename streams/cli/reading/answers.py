@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from msgspec import Struct, structs
 
 from projections.cut import Cut
-from projections.ledger_id import ledger_id_of
+from projections.ledger_id import check_cut, ledger_id_of
 from schemas.codec import decode_keyed
 from schemas.requests import PlacementCancelled, PlacementRequested
 from schemas.results import Decision, InstancesPlaced, PlacementFailed, SchedulerStarted
@@ -178,13 +178,15 @@ def results_by(log: Log, at: Moment | None, as_of_ms: int) -> dict[Partition, in
     """The next offsets of results as of a moment; None: as of now.
 
     A cut that names no results has those up to its ledger's newest record, which is of `as_of_ms`. One that names some may have newer ones.
+    Raises HistoryMissing for a cut with more of them than this log has.
     """
     if at is None:
         return None
     if isinstance(at, Instant):
         return {place: log.at_time(*place, at.time_ms) for place in places(log, RESULTS)}
+    check_cut(log, at, (RESULTS,))
     named = {place: end for place in places(log, RESULTS) if (end := at.next_offset(*place)) is not None}
-    held = [(place, end - 1) for place, end in named.items() if log.start(*place) < end <= log.end(*place)]
+    held = [(place, end - 1) for place, end in named.items() if log.start(*place) < end]
     by_ms = max(as_of_ms, *(record.time_ms for place, offset in held for record in log.read(*place, offset, 1)), 0)
     return {place: named[place] if place in named else log.at_time(*place, by_ms + 1) for place in places(log, RESULTS)}
 

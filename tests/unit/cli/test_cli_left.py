@@ -8,6 +8,7 @@ import pytest
 from msgspec import structs
 
 from schemas.topics import AUDITS, DEAD_LETTERS, REQUESTS, RESULTS
+from streams.cli.main import run
 from streams.log.base import Message
 from streams.scheduling.policy import DEFAULT, POLICIES, Policy, digest
 from tests.cli_log import FleetLog
@@ -58,6 +59,26 @@ def test_where_a_later_start_of_a_scheduler_may_have_left_none_is_taken_for_the_
         assert "; or name a policy with --by" in each.err
     assert (named.code, named.json["summary"]["policy_source"]) == (0, "pack")
     assert first != second
+
+
+@pytest.mark.parametrize("verb", ["what-if", "capacity"])
+def test_a_file_without_the_results_that_a_cut_names_gives_no_answer_by_another_policy(
+    fleet: FleetLog, capsys: Capture, tmp_path: Path, verb: str
+) -> None:
+    asked = (verb, "--memory", "1GiB")
+    started(fleet, PACK)
+    cut = fleet.run(capsys, *asked, "-o", "json").json["cut"]
+    assert fleet.run(capsys, "copy", str(tmp_path / "all.jsonl")).code == 0
+    lines = [line for line in (tmp_path / "all.jsonl").read_text().splitlines(keepends=True) if f'"{RESULTS}"' not in line]
+    (tmp_path / "less.jsonl").write_text("".join(lines))
+
+    def run_on(name: str, *flags: str) -> int:
+        return run([*asked, "--at", cut, *flags, "--log", str(tmp_path / name)])
+
+    whole, named, less = run_on("all.jsonl"), run_on("less.jsonl", "--by", "pack"), run_on("less.jsonl")
+
+    assert (whole, less, named) == (0, 6, 0)
+    assert f"the cut includes {RESULTS}/" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("policy", "is_known"), [(PACK, True), (DEFAULT, True), (OWN, False)])
