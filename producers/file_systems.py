@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 
 from msgspec import Struct
@@ -27,8 +27,10 @@ class FileSystem(Struct, frozen=True):
 
 
 class Mount(Struct, frozen=True):
-    """A file system and the folder that it is seen under. `key` is the same wherever it is mounted."""
+    """A file system and the folder that it is seen under, in the mount `parent`. `key` is the same wherever it is mounted."""
 
+    number: int
+    parent: int
     folder: PurePosixPath
     kind: str
     key: str
@@ -39,9 +41,9 @@ def read_mounts(text: str) -> tuple[Mount, ...]:
     return tuple(_mount(*line.split(" - ", 1)) for line in text.splitlines() if " - " in line)
 
 
-def file_system_of(path: str, mounts: Iterable[Mount]) -> FileSystem | None:
+def file_system_of(path: str, mounts: tuple[Mount, ...]) -> FileSystem | None:
     """The file system that `path` is on; None where it is not here, or on one that may hang, or of which nothing is known."""
-    mount = mount_of(path, tuple(mounts), os.readlink)
+    mount = mount_of(path, mounts, os.readlink)
     if mount is None or mount.kind not in LOCAL_KINDS:
         return None
     try:
@@ -76,23 +78,27 @@ def mount_of(path: str, mounts: tuple[Mount, ...], read_link: Callable[[str], st
 
 
 def _above(path: PurePosixPath, mounts: tuple[Mount, ...]) -> Mount | None:
-    """The mount with the deepest folder that holds `path`; of several on one folder the last, which hides the others."""
-    holding = [mount for mount in mounts if path.is_relative_to(mount.folder)]
-    deepest = max((len(mount.folder.parts) for mount in holding), default=0)
-    return next((mount for mount in reversed(holding) if len(mount.folder.parts) == deepest), None)
+    """The mount that is seen at `path`, step by step from the root: what is mounted in a folder that another mount hides is not seen."""
+    numbers = {mount.number for mount in mounts}
+    here = next((mount for mount in mounts if mount.parent not in numbers - {mount.number} and mount.folder.name == ""), None)
+    inside = {(mount.parent, mount.folder): mount for mount in mounts if mount is not here}
+    for folder in (*reversed(path.parents), path):
+        while here is not None and (folder_of := inside.get((here.number, folder))) is not None:
+            here = folder_of
+    return here
 
 
 def _mount(seen: str, of: str) -> Mount:
-    _, _, device, _, folder = seen.split(" ")[:5]
+    number, parent, device, _, folder = seen.split(" ")[:5]
     kind, source = of.split(" ")[:2]
-    return Mount(PurePosixPath(_plain(folder)), kind, _key(kind, _plain(source), device))
+    return Mount(int(number), int(parent), PurePosixPath(_plain(folder)), kind, _key(kind, _plain(source), device))
 
 
 def _key(kind: str, source: str, device: str) -> str:
     """Subvolumes of btrfs and datasets of ZFS have device numbers of their own and share the room of what they are made from."""
     if kind == "zfs":
         return f"zfs {source.split('/', 1)[0]}"
-    return source if source.startswith("/") else f"{kind} {device}"
+    return f"btrfs {source}" if kind == "btrfs" else device
 
 
 def _plain(field: str) -> str:

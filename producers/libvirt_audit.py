@@ -86,10 +86,13 @@ class Auditor:
         return [Guest(listed.instance_id, known.domain, listed.may_be_asked) for listed, known in here if known is not None]
 
     def guests_unasked(self) -> list[Guest]:
-        """Those of them that run and have a disk which nobody was asked about yet, or were passed over."""
-        passed_over = {instance_id for instance_id, stuck in self.rounds.stuck.items() if stuck.is_passed_over}
-        active = [guest for guest in self.guests() if guest.is_active]
-        return [guest for guest in active if guest.instance_id in passed_over or self.disks.is_unasked(guest.domain)]
+        """Those of them that run and have a disk which nobody was asked about yet."""
+        return [guest for guest in self.guests() if guest.is_active and self.disks.is_unasked(guest.domain)]
+
+    def guests_unanswered(self) -> list[Guest]:
+        """Those of them that run and have not answered, or were passed over, and are not being waited for."""
+        unanswered = {instance_id for instance_id, stuck in self.rounds.stuck.items() if not stuck.is_waited_for}
+        return [guest for guest in self.guests() if guest.is_active and guest.instance_id in unanswered]
 
     def keep_disks(self, sizes: dict[str, DiskSize]) -> None:
         """Take in what a round found."""

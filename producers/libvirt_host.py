@@ -187,6 +187,8 @@ class LibvirtHost:
             self._tend_disks()
             if not self._auditor.rounds.running and (guests := self._auditor.guests_unasked()):
                 self._ask_disks(guests, due_ms)
+            if not self._auditor.rounds.running and (guests := self._auditor.guests_unanswered()):
+                self._begin_round(guests)  # The next audit has what it finds: those that hang keep none waiting.
             return self._named_as_before(self._auditor.result())
         if self._events is not None:
             self._leave(self._why_lost())

@@ -26,7 +26,8 @@ def look_at_pools(handle: Any, names: tuple[str, ...] | None) -> Storage | None:
     if missing := set(names or ()) - {pool.name() for pool in pools}:
         raise ValueError(f"storage pools {', '.join(sorted(missing))}: not active on this host; start them or name others")
     find = _find_here if len(pools) > 1 and is_here(handle.getURI()) else _find_nothing
-    return counted_once([_pool(pool, find, is_alone=len(pools) == 1) for pool in pools])
+    found = [_pool(pool, find, is_alone=len(pools) == 1) for pool in pools]
+    return counted_once([pool for pool in found if pool is not None])
 
 
 def active_pools(handle: Any, names: tuple[str, ...] | None) -> list[Any]:
@@ -46,9 +47,15 @@ def is_here(uri: str) -> bool:
     return not urlsplit(uri).netloc
 
 
-def _pool(pool: Any, find: Callable[[str], FileSystem | None], *, is_alone: bool) -> StoragePool:
-    _, capacity, allocation, available = pool.info()
-    source = PoolSource() if is_alone else read_pool(pool.XMLDesc(0))
+def _pool(pool: Any, find: Callable[[str], FileSystem | None], *, is_alone: bool) -> StoragePool | None:
+    """The pool as it is; None if it is gone since it was listed."""
+    try:
+        _, capacity, allocation, available = pool.info()
+        source = PoolSource() if is_alone else read_pool(pool.XMLDesc(0))
+    except libvirt.libvirtError as error:
+        if error.get_error_code() != libvirt.VIR_ERR_NO_STORAGE_POOL:
+            raise
+        return None
     return StoragePool(
         name=pool.name(),
         capacity_bytes=capacity,

@@ -26,15 +26,13 @@ ANSWER_MS = 5_000
 class Stuck(Struct):
     """A guest that has not answered: our call waits for it (`pending`, of `look`), or somebody else's command occupies it (`is_occupied`).
 
-    `is_passed_over`: it was not asked, since too many others hang. With none of them the call ended without an answer, or the connection
-    was lost: it is asked again in the next round.
+    With neither it is asked again: the call ended without an answer, the connection was lost, or others hang and it was passed over.
     """
 
     since_ms: int
     pending: Pending[None] | None = None
     look: DiskLook | None = None
     is_occupied: bool = False
-    is_passed_over: bool = False
 
     @property
     def is_waited_for(self) -> bool:
@@ -168,7 +166,7 @@ class Rounds:
         for guest in guests:
             if guest.is_active:
                 since_ms = self._answered_ms.get(guest.instance_id, now_ms)
-                self.stuck.setdefault(guest.instance_id, Stuck(since_ms, is_passed_over=True))
+                self.stuck.setdefault(guest.instance_id, Stuck(since_ms))
 
     def _take(self, look: DiskLook) -> None:
         now_ms = self._wall_ms()

@@ -105,7 +105,7 @@ def _stats(storage: Storage | None) -> dict[str, str]:
     if storage is None or not storage.taken_for_one:
         return {}
     named = "; ".join(" and ".join(names) for names in storage.taken_for_one)
-    return {"storage_pools": f"counted once, since they have one size and where they are is not known: {named}"[:TEXT_CHARACTERS_MAX]}
+    return {"storage_pools": f"counted once, as far as is known they are one: {named}"[:TEXT_CHARACTERS_MAX]}
 
 
 def _check_dedicated(dedicated: frozenset[int], cells: Sequence[NumaCell], cpus: int) -> None:

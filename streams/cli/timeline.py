@@ -17,7 +17,7 @@ from projections.timeline import AROUND, Entry, Timeline
 from schemas.codec import Unreadable, decode_keyed
 from schemas.requests import PlacementRequested
 from schemas.resources import RESOURCES
-from schemas.topics import CLAIMS, REQUESTS, RESULTS
+from schemas.topics import CLAIMS, FINDINGS, REQUESTS, RESULTS
 from streams.cli.exits import Exit
 from streams.cli.flags import LIVE, BoundFlag, Live, LogFlag, MomentFlag
 from streams.cli.given.moments import past_moment
@@ -30,13 +30,13 @@ from streams.cli.problems import UsageProblem
 from streams.cli.reading.naming import Naming, claimed_by, firsts_naming
 from streams.cli.reading.never_named import check_named
 from streams.cli.reading.open_log import opened
-from streams.cli.reading.records import Range, begins_late, cut_of, records_of
+from streams.cli.reading.records import Range, cut_of, late_places, records_of, said_late
 from streams.cli.reading.state import READ_RECORDS, State
 from streams.cli.reading.state_at import ends_at, moment_of, state_at
 from streams.cli.reading.there import missing, missing_text, not_made
 from streams.cli.watching import watchable_at_its_end
 from streams.clock import wall_clock_ms
-from streams.log.base import Log
+from streams.log.base import Log, Partition
 
 _LIKE = Entry(time_ms=0, topic=CLAIMS, partition=0, offset=0, event="")
 SubjectName = Annotated[str, Parameter(help="The id of an instance, or node/NODE, instance/INSTANCE, request/REQUEST.")]
@@ -60,10 +60,10 @@ def timeline(subject: SubjectName, /, *, since: BoundFlag = None, until: MomentF
         end = moment_of(until, now_ms)
         start = None if since is None else past_moment(since, now_ms)
         within = Range(start, end).naming(source, (CLAIMS, *AROUND))
-        late = begins_late(source, [topic for topic in AROUND if topic in source.topics()], within)
         around = cut_of(source, AROUND, Range(None, within.until))
         about, state = _folded(source, named, end)
         _tell(source, about, Range(None, around))
+        late = _lacking(source, about, within)
         if not about.entries and state.node(about.subject.name if about.subject.kind == "node" else "") is None:
             check_named(source, about.subject, end)
         cut = Cut.of(around.next_offsets | state.cut.next_offsets, ledger_id_of(source))
@@ -108,6 +108,20 @@ def _tell(log: Log, about: Timeline, within: Range) -> None:
             if record.topic == RESULTS:
                 about.heard(record.partition, record.time_ms)
     _tell_asked(log, about, {request_id for _, request_id in about.asked} - known, within)
+
+
+def _lacking(log: Log, about: Timeline, within: Range) -> list[str]:
+    """What to say of records that have left and may have been of the timeline: a request has one partition for asking, one for answers."""
+    late = late_places(log, [topic for topic in AROUND if topic in log.topics()], within)
+    answered = {Partition(entry.topic, entry.partition) for entry in about.entries if entry.topic == RESULTS}
+    needed = set[Partition]()
+    for request in about.requests if late else ():
+        asked = Partition(REQUESTS, log.partition(REQUESTS, request.encode())) if REQUESTS in log.topics() else None
+        if asked is not None and (asked.number, request) not in about.asked:
+            needed.add(asked)
+        if RESULTS in log.topics():
+            needed.add(Partition(RESULTS, log.partition(RESULTS, request.encode())))
+    return said_late(log, [place for place in late if place.topic == FINDINGS or (place in needed and place not in answered)])
 
 
 def _tell_asked(log: Log, about: Timeline, requests: set[str], within: Range) -> None:

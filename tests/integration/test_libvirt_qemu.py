@@ -202,7 +202,7 @@ def test_pools_of_one_size_that_are_nobody_knows_where_count_once_and_are_said(d
     handle.close()
 
     assert host.disk_mib == capacity >> 20
-    said = "counted once, since they have one size and where they are is not known: default-pool and second"
+    said = "counted once, as far as is known they are one: default-pool and second"
     assert host.stats["storage_pools"] == said
 
 

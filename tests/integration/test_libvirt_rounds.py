@@ -182,7 +182,7 @@ def test_guests_that_are_not_asked_since_others_hang_are_unknown_and_what_was_fo
     assert set(host.unknown()) == set("bcdef")
     assert [host.guests[name].asked for name in "ef"] == [1, 0]
     assert {name: since for name, since in host.unknown().items() if name in "bce"} == dict.fromkeys("bce", answered_ms)
-    assert [name for name, stuck in host.rounds.stuck.items() if stuck.is_passed_over] == ["e", "f"]
+    assert [name for name, stuck in host.rounds.stuck.items() if not stuck.is_waited_for] == ["e", "f"]
 
 
 def test_a_guest_that_was_passed_over_is_asked_when_there_is_room_again(host: Host) -> None:

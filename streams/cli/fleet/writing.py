@@ -2,7 +2,6 @@
 
 A record has a resource's rule as a whole, as it was when its writer read the ledger. What somebody else set of it in between is taken back
 by that. So whoever writes reads on, tells what was meant from what was only old, and writes once more where the ledger ends up otherwise.
-All who do so at once come to the same end.
 """
 
 from __future__ import annotations
@@ -20,6 +19,9 @@ from schemas.partitioner import partition_of
 from schemas.resources import RESOURCES
 from schemas.topics import CLAIMS
 from streams.cli.fleet.file import Change, changes
+from streams.cli.printed.printable import say
+from streams.cli.printed.units import counted
+from streams.cli.problems import UsageProblem
 from streams.cli.reading.state import State
 from streams.cli.writing import check_readable, new_stamp
 from streams.log.base import Log, LogError
@@ -77,31 +79,44 @@ def would_change(nodes: Mapping[str, Node], wants: Wants) -> dict[str, list[Chan
 def write_settings(log: Log, state: State, nodes: Mapping[str, Node], wants: Wants) -> dict[str, list[Change]]:
     """Write what is wanted of these nodes, as they are in `state`, and fold the state up to it; what that changed, by node.
 
-    Raises UsageProblem for what nobody could read, what `append` raises, and LogError if others write all the time.
+    Raises UsageProblem for what nobody could read, what `append` raises, and LogError if others write all the time. Where it fails with
+    something written, that is said.
     """
     due = {node_id: fields for node_id, node in nodes.items() if (fields := changes(node, wants(node))[0]) != OperatorFields()}
     meant = {node_id: Meant(nodes[node_id]) for node_id in due}
     changed: dict[str, list[Change]] = {}
     own = _append(log, due)
-    for _ in range(TRIES_MAX):
-        for number in {partition_of(node_id.encode(), state.partitions) for node_id in meant}:
-            for step in state.follow(log, number, log.end(CLAIMS, number)):
-                event = step.event
-                if not isinstance(event, NodeConfigured) or event.node_id not in meant:
-                    continue
-                its = meant[event.node_id]
-                if event.record_id in own:
-                    said = changes(its.node, wanted := wants(its.node))[1]
-                    changed |= {event.node_id: said} if said else {}
-                    its.take(wanted)
-                else:
-                    its.hear(event.fields)
-        lacking = {node_id: its.lacking(node) for node_id, its in meant.items() if (node := state.node(node_id)) is not None}
-        due = {node_id: fields for node_id, fields in lacking.items() if fields != OperatorFields()}
-        if not due:
-            return changed
-        _append(log, due)
-    raise LogError(f"others write settings of {', '.join(sorted(due)[:3])} all the time; look at `claimlog fleet show` and apply again")
+    try:
+        for _ in range(TRIES_MAX):
+            for number in {partition_of(node_id.encode(), state.partitions) for node_id in meant}:
+                for step in state.follow(log, number, log.end(CLAIMS, number)):
+                    event = step.event
+                    if isinstance(event, NodeConfigured) and event.node_id in meant:
+                        its = meant[event.node_id]
+                        if event.record_id not in own:
+                            its.hear(event.fields)
+                        elif said := _say(its, event.fields, wants):
+                            changed[event.node_id] = said
+            lacking = {node_id: its.lacking(node) for node_id, its in meant.items() if (node := state.node(node_id)) is not None}
+            due = {node_id: fields for node_id, fields in lacking.items() if fields != OperatorFields()}
+            if not due:
+                return changed
+            _append(log, due)
+        raise LogError(f"others write settings of {', '.join(sorted(due)[:3])} all the time; look at `claimlog fleet show` and apply again")
+    except BaseException:
+        say(f"the settings of {counted(len(meant), 'node')} are written; whether they took back what others set meanwhile was not seen")
+        raise
+
+
+def _say(its: Meant, wrote: OperatorFields, wants: Wants) -> list[Change]:
+    """What one's own record changed, as things stood in front of it. What does not go with what others set is meant as it was written."""
+    try:
+        wanted = wants(its.node)
+    except UsageProblem:
+        wanted = wrote
+    said = changes(its.node, wanted)[1]
+    its.take(wanted)
+    return said
 
 
 def _append(log: Log, due: Mapping[str, OperatorFields]) -> set[str]:

@@ -52,7 +52,7 @@ def heal(log: Log, chosen: Sequence[OpenRecord], show: Show, *, yes: bool, repor
             for finding in chosen:
                 progress.add()
                 done.append(_mended(fresh, finding, yes=yes, report_age_ms=report_age_ms))
-        state = fresh.now()
+        state = fresh.now() if yes else fresh.loaded
     except BaseException:
         if any(place for _, _, place in done):
             say("it ended before all was looked at; until then:")
@@ -71,7 +71,7 @@ def heal(log: Log, chosen: Sequence[OpenRecord], show: Show, *, yes: bool, repor
 
 def _mended(fresh: Fresh, finding: OpenRecord, *, yes: bool, report_age_ms: int) -> tuple[Remedy, str, Position | None]:
     """What mends a finding as it is by now, what became of it, and where that stands if it was written."""
-    state = fresh.now(finding.node_id, finding.instance_id)
+    state = fresh.now(finding.node_id, finding.instance_id) if yes else fresh.loaded
     now = state.finding_again(finding)
     if now is None:
         return Remedy(finding, "it is gone by now"), "resolved", None
@@ -80,7 +80,7 @@ def _mended(fresh: Fresh, finding: OpenRecord, *, yes: bool, report_age_ms: int)
         return mends, "left alone", None
     if not yes:
         return mends, "would write", None
-    position, step = fresh.write(mends.messages, now.node_id, now.instance_id)
+    position, step = fresh.write(mends.messages)
     is_noted = (now.kind, _outcome(step)) == ("vanished-claim", "not-held")
     return _told(mends, step), "noted" if is_noted else _outcome(step), position
 

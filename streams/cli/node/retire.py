@@ -60,7 +60,7 @@ def retire(
         if yes:
             check_writable(source)
         fresh = Fresh(source, teller(sys.stderr), views=False)
-        state = fresh.now()
+        state = fresh.loaded
         # Whoever asks by a clock that is ahead has heard of nobody for long: a node's silence counts while others are heard.
         now_ms = min(wall_clock_ms(), max(ledger.time_ms for ledger in state.ledgers.values()))
         items = [item for node_id in state.node_ids() if (item := _item(source, state, node_id, now_ms, length_ms))]
@@ -83,7 +83,7 @@ def _retired(log: Log, fresh: Fresh, item: dict[str, Any], now_ms: int, length_m
     again = _item(log, fresh.now(node_id), node_id, now_ms, length_ms)
     if again is None or again["what"] != RETIRABLE:
         return [] if again is None else [again]
-    fresh.write([configure(node_id, new_stamp(), status="withdrawn", reason=reason)], node_id)
+    fresh.write([configure(node_id, new_stamp(), status="withdrawn", reason=reason)])
     return [again | {"what": RETIRED}]
 
 

@@ -62,6 +62,7 @@ def show(name: NodeName, /, *, log: LogFlag = None, at: MomentFlag = "now", outp
         "claims_held": claims,
         "instances_shown": [to_builtins(node.shown[instance_id].report) for instance_id in sorted(node.shown)],
         "findings": [to_builtins(finding) for finding in findings],
+        "stats": {} if node.hypervisor is None else dict(node.hypervisor.stats),
     }
     report = Report(columns=[Column(name=name) for name in item], items=[item], cut=state.cut)
     output.write(report)
@@ -159,6 +160,8 @@ def described(row: NodeResources, node: Node, findings: list[LeakSuspected | Lea
     ]
     for resource in ("memory_mib", "vcpus", "disk_mib", "pcpus"):
         lines += _arithmetic(resource, getattr(row, resource), node)
+    if node.hypervisor is not None and (pools := node.hypervisor.stats.get("storage_pools")):
+        lines.append(f"{'':<11} storage pools: {pools}")
     claimed = f"{units.counted(row.claims, 'claim')}, {row.claims_unconfirmed} unconfirmed"
     lines.append(f"instances   {row.instances} shown or claimed, {len(node.shown)} shown; {claimed}")
     for claim in sorted(node.held(), key=lambda claim: (claim.offset, claim.claim_id)):

@@ -14,7 +14,7 @@ from projections.snapshots import load_newest
 from schemas.topics import CLAIMS, FOLDED, TOPICS
 from streams.cli.given.timegrammar import Instant, Moment
 from streams.cli.problems import AnswerIncomplete, UsageProblem
-from streams.log.base import Log, LogDamaged, Record
+from streams.log.base import Log, LogDamaged, Partition, Record
 from streams.log.reading import partition_records, places
 
 
@@ -154,6 +154,11 @@ def cut_of(log: Log, topics: Sequence[str], within: Range) -> Cut:
 
 def begins_late(log: Log, topics: Sequence[str], within: Range) -> list[str]:
     """What to say of topics that are kept for ever and begin, as far as is at hand, where the range does: there may be more before."""
+    return said_late(log, late_places(log, topics, within))
+
+
+def late_places(log: Log, topics: Sequence[str], within: Range) -> list[Partition]:
+    """The partitions of such topics."""
     if isinstance(within.since, Cut):
         return []  # A cut among what has left is refused.
     starts = {place: log.start(*place) for place in places(log, *_kept_for_ever(topics))}
@@ -161,7 +166,12 @@ def begins_late(log: Log, topics: Sequence[str], within: Range) -> list[str]:
     if late and isinstance(within.since, Instant):
         lacking = _may_lack_since(log, within.since.time_ms)
         late = [place for place in late if (place.number in lacking if place.topic == CLAIMS else lacking)]
-    said = ", ".join(f"{place}@{starts[place]}" for place in late)
+    return late
+
+
+def said_late(log: Log, late: Sequence[Partition]) -> list[str]:
+    """What to say of partitions of which records have left."""
+    said = ", ".join(f"{place}@{log.start(*place)}" for place in late)
     return [f"at hand are records from {said} on only; {where_archived(log)}"] if late else []
 
 

@@ -15,6 +15,7 @@ from projections.wording import amounts_text
 from schemas.claims import ClaimItem
 from schemas.findings import LeakConfirmed, LeakSuspected
 from schemas.requests import PlacementRequested
+from schemas.resources import RESOURCES
 from streams.cli.printed import units
 from streams.cli.reading.held import held_by
 from streams.cli.reading.state import State
@@ -63,6 +64,7 @@ def reliefs(state: State, request: PlacementRequested, policy: Policy, nearest: 
             by_node.setdefault(finding.node_id, []).append(finding)
     found: list[Relief] = []
     fleet: Fleet | None = None
+    others: list[ClaimItem] = []
     for node_id, findings in by_node.items():
         node = state.node(node_id)
         sums = held_by(findings)
@@ -71,7 +73,8 @@ def reliefs(state: State, request: PlacementRequested, policy: Policy, nearest: 
         if node is not None and any(held):
             fleet = fleet or Fleet(list(state.ledgers.values()))
             ask = fleet.ask_seeded(request, 0, seed=0, options=policy.options).unless(any_refused_move(fleet, request))
-            enough = _makes_room(fleet.room_of(node_id), _freed(node, findings, held), ask, policy)
+            others = others or [replace(ask.item, instance_id=request.instance(index)) for index in range(1, request.count)]
+            enough = _makes_room(fleet.room_of(node_id), _freed(node, findings, held), ask, policy, others)
             one_of_many = len(ask.company) + 1 < request.count
         if enough or node_id == nearest:
             found.append(Relief(node_id, len(findings), held, enough, one_of_many))
@@ -85,13 +88,13 @@ def relief_lines(state: State, request: PlacementRequested, policy: Policy, near
     return [relief.told for relief in found[:NODES_MAX]] + more
 
 
-def _makes_room(base: Room, freed: Node, ask: Ask, policy: Policy) -> bool:
+def _makes_room(base: Room, freed: Node, ask: Ask, policy: Policy, others: Sequence[ClaimItem]) -> bool:
     """Whether what leaks hold on a node is all that is in the way there: it is `freed` of their amounts, and of instances that are leaks.
 
     Cells and devices that leaks hold are not counted as freed, nor their places in groups: so much is never promised. Of several instances
     that need not stay together it is the first that does not fit there any more.
     """
-    before = ask.company or _as_it_is(base, ask, policy)
+    before = ask.company or _as_it_is(base, ask, policy, others)
     last = replace(ask, company=tuple(before))
     without = room(freed, base.partition, base.mark, base.overlay)
     return not _takes(base, last, policy) and _takes(without, last, policy)
@@ -102,14 +105,15 @@ def _takes(there: Room, ask: Ask, policy: Policy) -> bool:
     return not any(check.rejects(own) for _, check in prepare(ask, policy))
 
 
-def _as_it_is(base: Room, ask: Ask, policy: Policy) -> list[ClaimItem]:
+def _as_it_is(base: Room, ask: Ask, policy: Policy, others: Sequence[ClaimItem]) -> Sequence[ClaimItem]:
     """Those of the request's other instances that the node takes as it is, short of the last one."""
-    others = [replace(ask.item, instance_id=ask.request.instance(index)) for index in range(1, ask.request.count)]
 
     def is_full(number: int) -> bool:
         return not _takes(base, replace(ask, company=tuple(others[:number])), policy)
 
-    return others[: bisect_left(range(len(others)), True, key=is_full)]
+    asked = zip(RESOURCES, amounts_of(ask.item.resources), strict=True)
+    most = min([len(others), *(max(getattr(base, f"{resource}_free"), 0) // amount for resource, amount in asked if amount)])
+    return others[: bisect_left(range(most), True, key=is_full)]
 
 
 def _freed(node: Node, findings: Sequence[LeakSuspected | LeakConfirmed], held: Amounts) -> Node:

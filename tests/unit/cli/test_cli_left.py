@@ -176,6 +176,19 @@ def test_a_timeline_and_flavors_lack_what_left_and_say_so(fleet: FleetLog, capsy
     assert f"no request is at hand: {REQUESTS}/{number} begins at record 2" in none.err
 
 
+def test_what_left_other_partitions_is_not_missed_in_a_timeline(fleet: FleetLog, capsys: Capture) -> None:
+    for number in fleet.log.ends(REQUESTS):
+        fleet.asked(capsys, _in(REQUESTS, number, fleet), "--memory", "1GiB", policy=PACK)
+    mine, other = sorted(fleet.log.ends(REQUESTS))
+    left(fleet, REQUESTS, other)
+
+    whole = fleet.run(capsys, "timeline", f"request/{_in(REQUESTS, mine, fleet)}")
+    lacking = fleet.run(capsys, "timeline", f"request/{_in(REQUESTS, other, fleet)}")
+
+    assert (whole.code, lacking.code) == (0, 6)
+    assert "at hand are records" not in whole.err
+
+
 def _beside(name: str, number: int, fleet: FleetLog) -> str:
     """Another request of the same partition."""
     return next(each for each in map(f"{name}-{{}}".format, range(100)) if fleet.log.partition(REQUESTS, each.encode()) == number)

@@ -458,8 +458,8 @@ def test_a_guest_that_its_host_shows_again_meanwhile_keeps_its_claim_whatever_is
     found = [finding for finding in state_at(fleet.log).findings() if finding.kind == "orphan-claim"]
     write = fresh.Fresh.write
 
-    def and_then_the_other_is_back(its: fresh.Fresh, messages: Any, *about: str) -> Any:
-        done = write(its, messages, *about)
+    def and_then_the_other_is_back(its: fresh.Fresh, messages: Any) -> Any:
+        done = write(its, messages)
         fleet.now_ms += 60_000
         fleet.audit("n2", {"gone-n2": 1024}, carry=is_carried)
         return done
@@ -478,10 +478,10 @@ def test_what_was_written_before_it_failed_is_told(
     found = state_at(fleet.log).findings()
     write, written = fresh.Fresh.write, list[Any]()
 
-    def once(its: fresh.Fresh, messages: Any, *about: str) -> Any:
+    def once(its: fresh.Fresh, messages: Any) -> Any:
         if written:
             raise LogFull("no room left")
-        written.append(write(its, messages, *about))
+        written.append(write(its, messages))
         return written[0]
 
     monkeypatch.setattr(fresh.Fresh, "write", once)

@@ -15,10 +15,11 @@ from projections.node import Node
 from schemas.inventory import OperatorFields
 from streams.cli.fleet.file import Change
 from streams.cli.fleet.writing import write_settings
+from streams.cli.problems import UsageProblem
 from streams.cli.reading.state import State
 from streams.cli.reading.state_at import state_at
 from streams.cli.writing import new_stamp
-from streams.log.base import LogError
+from streams.log.base import LogError, LogUnreachable
 from streams.log.sqlite import SqliteLog
 from streams.operator import configure
 from tests.cli_log import FleetLog
@@ -124,3 +125,34 @@ def test_who_is_interrupted_for_ever_says_so(fleet: FleetLog) -> None:
 
     with pytest.raises(LogError, match="others write settings of c00 all the time"):
         write_settings(log, state, {"c00": nodes_of(state)["c00"]}, wants(ratio_milli=1500))
+
+
+def test_what_does_not_go_with_what_others_set_counts_as_it_was_written_and_is_told(fleet: FleetLog) -> None:
+    def at_least(node: Node) -> OperatorFields:
+        if node.memory_mib.max_unit is not None:
+            raise UsageProblem("min_unit 5000 is above max_unit 3000")
+        return OperatorFields(memory_mib=replace(node.memory_mib, min_unit=5000))
+
+    state = read(fleet.log)
+    log = Interrupted(fleet.log, iter([rule(fleet, max_unit=3000)]))
+
+    changed = write_settings(log, state, {"c00": nodes_of(state)["c00"]}, at_least)
+
+    assert [(change.field, change.before, change.after) for change in changed["c00"]] == [
+        ("memory_mib.min_unit", "1", "5000"), ("memory_mib.max_unit", "3000", "none"),
+    ]  # fmt: skip
+    assert rule(fleet).memory_mib == rule(fleet, min_unit=5000, max_unit=None).memory_mib
+
+
+def test_where_it_fails_after_something_was_written_that_is_said(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
+    class Away(Interrupted):
+        def end(self, *place: Any) -> int:
+            raise LogUnreachable("the log went away")
+
+    state = read(fleet.log)
+
+    with pytest.raises(LogUnreachable):
+        write_settings(Away(fleet.log, iter(())), state, nodes_of(state), wants(ratio_milli=1500))
+
+    assert "the settings of 12 nodes are written; whether they took back what others set meanwhile was not seen" in capsys.readouterr().err
+    assert rule(fleet).memory_mib == rule(fleet, ratio_milli=1500).memory_mib

@@ -12,7 +12,7 @@ from producers.file_systems import MOUNTS, file_system_of, mount_of, read_mounts
 MOUNTINFO = r"""
 27 1 254:0 / / rw,relatime - ext4 /dev/vda rw
 30 27 8:17 / /data rw,relatime shared:7 - xfs /dev/sdb1 rw
-31 27 8:17 /images /var/lib/libvirt/images rw,relatime shared:7 - xfs /dev/sdb1 rw
+31 27 8:17 /images /var/lib/libvirt/images rw,relatime shared:7 - xfs /dev/disk/by-label/data rw
 32 27 0:44 / /mnt/nfs rw,relatime - nfs4 server:/export rw
 33 27 0:51 /a /btrfs/a rw,relatime - btrfs /dev/sdc rw
 34 27 0:52 /b /btrfs/b rw,relatime - btrfs /dev/sdc rw
@@ -20,8 +20,10 @@ MOUNTINFO = r"""
 36 27 0:62 / /tank/two rw,relatime - zfs tank/two rw
 37 27 0:71 / /with\040blank rw,relatime - tmpfs tmpfs rw
 38 27 0:72 / /ram rw,relatime - tmpfs tmpfs rw
-39 30 0:73 / /data/hidden rw,relatime - tmpfs tmpfs rw
-40 30 0:74 / /data/hidden rw,relatime - tmpfs tmpfs rw
+39 30 0:73 / /data/twice rw,relatime - tmpfs tmpfs rw
+40 39 0:74 / /data/twice rw,relatime - tmpfs tmpfs rw
+41 27 0:75 / /under/below rw,relatime - nfs4 server:/dead rw
+42 27 0:76 / /under rw,relatime - tmpfs tmpfs rw
 """
 
 LINKS = {
@@ -48,23 +50,24 @@ def key_of(path: str) -> str:
 @pytest.mark.parametrize(
     ("path", "key"),
     [
-        ("/", "/dev/vda"),
-        ("/var/lib/nova/instances", "/dev/vda"),
-        ("/data", "/dev/sdb1"),
-        ("/database", "/dev/vda"),
-        ("/var/lib/libvirt/images/sub", "/dev/sdb1"),
-        ("/btrfs/a/x", "/dev/sdc"),
-        ("/btrfs/b", "/dev/sdc"),
+        ("/", "254:0"),
+        ("/var/lib/nova/instances", "254:0"),
+        ("/data", "8:17"),
+        ("/database", "254:0"),
+        ("/var/lib/libvirt/images/sub", "8:17"),
+        ("/btrfs/a/x", "btrfs /dev/sdc"),
+        ("/btrfs/b", "btrfs /dev/sdc"),
         ("/tank/one", "zfs tank"),
         ("/tank/two/x", "zfs tank"),
-        ("/with blank/x", "tmpfs 0:71"),
-        ("/data/hidden/x", "tmpfs 0:74"),
-        ("/images/vm.raw", "tmpfs 0:72"),
-        ("/data/../ram", "tmpfs 0:72"),
-        ("/mnt/nfs/a/b", "nfs4 0:44"),
-        ("/shared/x", "nfs4 0:44"),
+        ("/with blank/x", "0:71"),
+        ("/data/twice/x", "0:74"),
+        ("/under/below/x", "0:76"),
+        ("/images/vm.raw", "0:72"),
+        ("/data/../ram", "0:72"),
+        ("/mnt/nfs/a/b", "0:44"),
+        ("/shared/x", "0:44"),
         ("/round/x", ""),
-        ("/data/deep/link/y", "tmpfs 0:72"),
+        ("/data/deep/link/y", "0:72"),
     ],
 )
 def test_a_path_is_on_the_deepest_mount_that_its_links_lead_to(path: str, key: str) -> None:

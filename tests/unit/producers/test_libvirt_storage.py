@@ -61,14 +61,21 @@ def test_pools_of_one_size_that_are_on_nobody_knows_what_count_once_and_are_said
     assert found == Storage(capacity_bytes=250 * GIB, allocation_bytes=30 * GIB, available_bytes=220 * GIB, taken_for_one=(("a", "b"),))
 
 
-def test_a_folder_of_another_size_than_all_its_pools_is_not_believed() -> None:
-    """As in a container, where the folder of that name is another one."""
-    elsewhere = FileSystem("overlay 0:40", 7 * GIB)
+def test_a_folder_of_another_size_than_all_its_pools_is_not_believed_but_they_are_one() -> None:
+    """As in a container, where the folder of that name is another one; or none was refreshed since it last grew or shrank."""
+    smaller, larger = FileSystem("0:40", 7 * GIB), FileSystem("0:40", 80 * GIB)
 
-    found = counted_once([pool("a", 100, on=elsewhere), pool("b", 60, on=elsewhere), pool("c", 60, on=elsewhere)])
+    inside = counted_once([pool("a", 100, on=smaller), pool("b", 60, on=smaller), pool("c", 60, on=smaller)])
+    between = counted_once([pool("a", 100, on=larger), pool("b", 60, on=larger), pool("c", 70, on=larger)])
 
-    assert found is not None
-    assert (found.capacity_bytes, found.taken_for_one) == (160 * GIB, (("b", "c"),))
+    assert inside is not None
+    assert between is not None
+    assert (inside.capacity_bytes, inside.taken_for_one) == (60 * GIB, (("a", "b", "c"),))
+    assert (between.capacity_bytes, between.taken_for_one) == (70 * GIB, (("a", "b", "c"),))
+
+
+def test_the_only_pool_of_a_file_system_counts_as_libvirt_has_it_whatever_its_size_is_now() -> None:
+    assert storage(pool("a", 50, 10, on=ROOT), pool("b", 300, 20, on=DATA)) == (350, 30, 320)
 
 
 def test_what_is_on_nobody_knows_what_is_taken_for_a_known_one_of_its_size() -> None:
