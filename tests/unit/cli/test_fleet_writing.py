@@ -87,7 +87,7 @@ class Interrupted:
         return self._log.append(messages)
 
 
-def rule(fleet: FleetLog, **siblings: int) -> OperatorFields:
+def rule(fleet: FleetLog, **siblings: int | None) -> OperatorFields:
     node = read(fleet.log).node("c00")
     assert node is not None
     return OperatorFields(memory_mib=replace(node.memory_mib, **siblings))
