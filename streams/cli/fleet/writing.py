@@ -95,8 +95,12 @@ def write_settings(log: Log, state: State, nodes: Mapping[str, Node], wants: Wan
                         its = meant[event.node_id]
                         if event.record_id not in own:
                             its.hear(event.fields)
-                        elif said := _say(its, event.fields, wants):
+                            continue
+                        own.discard(event.record_id)
+                        if said := _say(its, event.fields, wants):
                             changed[event.node_id] = said
+            if own:
+                raise LogError(f"{counted(len(own), 'record')} cannot be read back yet; run `claimlog doctor`")
             lacking = {node_id: its.lacking(node) for node_id, its in meant.items() if (node := state.node(node_id)) is not None}
             due = {node_id: fields for node_id, fields in lacking.items() if fields != OperatorFields()}
             if not due:

@@ -156,3 +156,14 @@ def test_where_it_fails_after_something_was_written_that_is_said(fleet: FleetLog
 
     assert "the settings of 12 nodes are written; whether they took back what others set meanwhile was not seen" in capsys.readouterr().err
     assert rule(fleet).memory_mib == rule(fleet, ratio_milli=1500).memory_mib
+
+
+def test_what_cannot_be_read_back_is_not_taken_for_unchanged(fleet: FleetLog) -> None:
+    class Behind(Interrupted):
+        def end(self, *place: Any) -> int:
+            return state.ends[place[1]]
+
+    state = read(fleet.log)
+
+    with pytest.raises(LogError, match="12 records cannot be read back yet"):
+        write_settings(Behind(fleet.log, iter(())), state, nodes_of(state), wants(ratio_milli=1500))
