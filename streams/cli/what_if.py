@@ -42,7 +42,7 @@ from streams.placement.checks import unfit
 from streams.scheduling.ask import seed_of
 from streams.scheduling.explain import CannotRerun, engine_of, spelled_out
 from streams.scheduling.fleet import Fleet
-from streams.scheduling.holding import nodes_chosen_from
+from streams.scheduling.holding import nodes_begun_by, nodes_chosen_from
 from streams.scheduling.keeping import refused_move
 from streams.scheduling.loading import PolicyError
 from streams.scheduling.policy import Policy, digest
@@ -230,7 +230,8 @@ def _recorded_basis(log: Log, about: Subject, reruns: Reruns, changes: Changes, 
         last[:] = [fleet]
         held = nodes_chosen_from(fleet, about.request, index, decision)
         engine = engine_of(decision) if policy == recorded else ENGINE_DEFAULT
-        return Basis(fleet, decision.seed, decision.attempt, engine, held, _unusable(about, fleet, policy, index))
+        begun = nodes_begun_by(fleet, about.request)
+        return Basis(fleet, decision.seed, decision.attempt, engine, held, begun, _unusable(about, fleet, policy, index))
 
     return basis
 

@@ -340,7 +340,7 @@ class Placer:
         """The decision for a seat, and what is to be claimed by it: where its request holds it already, as long as that will do."""
         request = work.asked.request
         ask = self.fleet.ask(request, seat.index, owner=self.owner, attempt=seat.attempt + 1, options=self.policy.options)
-        ask = ask.unless(refused_move(self.fleet, request, seat.index))
+        ask = ask.unless(refused_move(self.fleet, request, seat.index)).begun_on(work.desk.begun_nodes(self.fleet.ledgers, request))
         held = work.desk.held_nodes(self.fleet.ledgers, request, seat.index)
         ask, decision = choose(self._engine, self.fleet, ask, self.policy, self.policy_digest, held)
         if seat.refused or decision.overlay:

@@ -15,7 +15,7 @@ from schemas.claims import ClaimItem, ReleaseReason
 from schemas.requests import PlacementRequested
 from schemas.resources import Shortfall
 from schemas.results import Decision, FailureReason, Placement
-from streams.scheduling.holding import NOWHERE, nodes_held
+from streams.scheduling.holding import NOWHERE, nodes_begun, nodes_held
 from streams.scheduling.keeping import has_to_keep
 
 LATENCIES_KEPT = 10_000
@@ -218,6 +218,14 @@ class Desk:
             return NOWHERE
         claims = [ledgers[each.partition].claims.get(each.claim_id) for each in named.values()]
         return nodes_held([claim for claim in claims if claim is not None], request, index)
+
+    def begun_nodes(self, ledgers: Sequence[Ledger], request: PlacementRequested) -> frozenset[str]:
+        """Where any instance of a request is held already, as `held_nodes`."""
+        named = self.held.get(request.request_id)
+        if not named:
+            return NOWHERE
+        claims = [ledgers[each.partition].claims.get(each.claim_id) for each in named.values()]
+        return nodes_begun([claim for claim in claims if claim is not None], request)
 
     def commit_offset(self) -> int:
         """Everything below is done with: answered, and its cancellation and loser releases read back."""

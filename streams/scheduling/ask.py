@@ -29,7 +29,8 @@ SIZES_MAX = 4096
 class Ask(Struct, gc=False):
     """One instance of a request. `item` is its claim without id and nodes; `group_nodes` are the nodes with members of its group.
 
-    `held_nodes`, if there are any, are the only ones asked about (see `holding`). `left_nodes` hold claims of an instance to be resized
+    `held_nodes`, if there are any, are the only ones asked about (see `holding`); `begun_nodes` hold claims of this request for any of its
+    instances, which count once there. `left_nodes` hold claims of an instance to be resized
     which others have shown since: it has moved away from there. `company` are the claims of the request's other instances
     where all have to go to one node that is not known yet: each node is asked with them laid over it. `unusable` is why no node will do:
     extra specs or properties that contradict each other, or an instance to be moved that is not where it should be.
@@ -43,12 +44,17 @@ class Ask(Struct, gc=False):
     group_nodes: frozenset[str] = frozenset()
     unusable: str = ""
     held_nodes: frozenset[str] = frozenset()
+    begun_nodes: frozenset[str] = frozenset()
     left_nodes: frozenset[str] = frozenset()
     company: tuple[ClaimItem, ...] = ()
 
     def only_on(self, held_nodes: frozenset[str]) -> Ask:
         """The same ask of these nodes alone."""
         return msgspec.structs.replace(self, held_nodes=held_nodes)
+
+    def begun_on(self, begun_nodes: frozenset[str]) -> Ask:
+        """The same ask of a request that has claims on these nodes."""
+        return msgspec.structs.replace(self, begun_nodes=begun_nodes) if begun_nodes else self
 
     def unless(self, unusable: str) -> Ask:
         """The same ask, which no node will do for if there is a reason: schedulers look for that before they read of what is asked for."""

@@ -16,7 +16,7 @@ from schemas.results import Decision, NearestMiss, Weighed
 from streams.scheduling import overlay
 from streams.scheduling.ask import Ask, ask_of
 from streams.scheduling.fleet import Fleet
-from streams.scheduling.holding import nodes_chosen_from
+from streams.scheduling.holding import nodes_begun_by, nodes_chosen_from
 from streams.scheduling.keeping import refused_move
 from streams.scheduling.matrix import UNUSABLE
 from streams.scheduling.policy import Policy, digest, digest_of
@@ -180,7 +180,7 @@ def asked_again(fleet: Fleet, request: PlacementRequested, index: int, recorded:
     ask = fleet.ask_seeded(request, index, seed=recorded.seed, attempt=recorded.attempt, options=policy.options)
     if any(each.filter == UNUSABLE and each.rejected for each in recorded.rejections):
         ask = ask.unless(refused_move(fleet, request, index))
-    return ask.only_on(nodes_chosen_from(fleet, request, index, recorded))
+    return ask.begun_on(nodes_begun_by(fleet, request)).only_on(nodes_chosen_from(fleet, request, index, recorded))
 
 
 def funnel(decision: Decision) -> list[FunnelLine]:

@@ -60,6 +60,18 @@ def nodes_held(claims: Iterable[Claim], request: PlacementRequested, index: int)
     return frozenset(claim.node_id for claim in there)
 
 
+def nodes_begun(claims: Iterable[Claim], request: PlacementRequested) -> frozenset[str]:
+    """The nodes where one of these claims holds any instance of `request`, for that very request; a single instance has no others."""
+    if request.count == 1:
+        return NOWHERE
+    return frozenset(claim.node_id for claim in claims if claim.request_id == request.request_id and not claim.keep)
+
+
+def nodes_begun_by(fleet: Fleet, request: PlacementRequested) -> frozenset[str]:
+    """The same of all that is held; `fleet` is at the cut of a decision."""
+    return nodes_begun(chain.from_iterable(ledger.claims.values() for ledger in fleet.ledgers), request)
+
+
 def nodes_chosen_from(fleet: Fleet, request: PlacementRequested, index: int, recorded: Decision) -> frozenset[str]:
     """The nodes that a recorded decision was restricted to because they were held; none if it was not. `fleet` is at its cut.
 

@@ -78,7 +78,7 @@ def first_fit_select(fleet: Fleet, ask: Ask, policy: Policy, policy_digest: str)
 def _decide(fleet: Fleet, known: list[Room], ask: Ask, policy: Policy, policy_digest: str, engine: str, order: Order) -> Decision:
     # Of a few rooms each is asked: what a fleet keeps side by side pays for whoever looks at all of them.
     crowd = fleet.crowd if known and known is fleet.rooms() else None
-    is_newcomer = crowd is not None and not ask.item.forced and not ask.company and not fleet.knows(ask.instance_id)
+    is_newcomer = crowd is not None and not (ask.item.forced or ask.company or ask.begun_nodes or fleet.knows(ask.instance_id))
     rooms = known if is_newcomer else rooms_for(known, ask)
     prepared = prepare(ask, policy)
     sieve = run_filters(rooms, prepared, pass_all(crowd, ask, policy) if crowd is not None and rooms is known else frozenset())
@@ -105,7 +105,7 @@ def _decide(fleet: Fleet, known: list[Room], ask: Ask, policy: Policy, policy_di
 
 
 def rooms_for(rooms: list[Room], ask: Ask) -> list[Room]:
-    """Rooms for this very instance: its own where it is on the node already, or where the claim is forced; all with its company on them."""
+    """Rooms for this very instance: its own where it, or its request, is already, or the claim is forced; all with its company on them."""
     item, request = ask.item, ask.request
     if ask.company:
         rooms = rooms_with(rooms, ask.company)
@@ -116,7 +116,8 @@ def rooms_for(rooms: list[Room], ask: Ask) -> list[Room]:
             for room in rooms
         ]
     instance_id = item.instance_id
-    there = [at for at, room in enumerate(rooms) if instance_id in room.instances]
+    begun = ask.begun_nodes
+    there = [at for at, room in enumerate(rooms) if instance_id in room.instances or (begun and room.node_id in begun)]
     if not there:
         return rooms
     own = list(rooms)

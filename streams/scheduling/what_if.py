@@ -67,7 +67,8 @@ class Changes(Struct, frozen=True, kw_only=True):
 class Basis(Struct, frozen=True):
     """What one instance is decided on: the fleet (its claim is laid over it then), seed and attempt of the tie-break, and the engine.
 
-    `held` are the nodes that are chosen from as long as one of them will do (see `holding`). `unusable` is why no scheduler would place
+    `held` are the nodes that are chosen from as long as one of them will do, on those that have `begun` the request's own claims count once
+    (see `holding`). `unusable` is why no scheduler would place
     the instance, whatever nodes there are; empty if one would.
     """
 
@@ -76,6 +77,7 @@ class Basis(Struct, frozen=True):
     attempt: int = 1
     engine: str = DEFAULT
     held: frozenset[str] = NOWHERE
+    begun: frozenset[str] = NOWHERE
     unusable: str = ""
 
 
@@ -173,6 +175,7 @@ def _chosen(request: PlacementRequested, index: int, basis: Basis, policy: Polic
     """What is asked for one instance on its basis, and where it goes; `name` is the policy's digest."""
     fleet = basis.fleet
     ask = fleet.ask_seeded(request, index, seed=basis.seed, attempt=basis.attempt, options=policy.options).unless(basis.unusable)
+    ask = ask.begun_on(basis.begun)
     return choose(engine(basis.engine), fleet, ask, policy, name, basis.held)
 
 

@@ -84,7 +84,7 @@ class Filtering:
         request, hints = ask.request, ask.request.hints
         return (
             ask.item.group is None
-            and not ask.held_nodes
+            and not (ask.held_nodes or ask.begun_nodes)
             and request.action == "create"
             and not (request.forced_nodes or request.ignored_nodes or request.requested_nodes or request.retry_nodes)
             and not (request.forced_hosts or request.ignored_hosts or request.requested_hosts or request.retry_hosts)
@@ -99,7 +99,8 @@ class Filtering:
     def _apart(self, ask: Ask) -> dict[int, Room]:
         """The nodes that rules about names tell apart, by ordinal in order, as rooms for this very instance."""
         view, request, item = self._view, ask.request, ask.item
-        hints, own = request.hints, view.on.get(item.instance_id, ())
+        hints, own = request.hints, set(view.on.get(item.instance_id, ()))
+        own.update([ordinal for node_id in ask.begun_nodes if (ordinal := view.ordinals.get(node_id)) is not None])
         ordinals: set[int] = set(own)
         for instance_id in (*hints.same_host, *hints.different_host):
             ordinals.update(view.on.get(instance_id, ()))

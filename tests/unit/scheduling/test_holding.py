@@ -125,6 +125,27 @@ def test_what_a_request_has_begun_is_no_io_operation_of_others(engine_name: str,
     assert wrongs(here) == []
 
 
+@ENGINES
+@pytest.mark.parametrize("claimed_before", [0, 1, 2, 3])
+@pytest.mark.parametrize("limits", [None, Limits(io_ops_max=4)])
+def test_nor_where_only_some_of_its_instances_were_begun(engine_name: str, claimed_before: int, limits: Limits | None) -> None:
+    policy = DEFAULT if limits else BUSY_AT_MOST_4
+    whole, here = tight("n0", claims=1), tight("n0", claims=1)
+    for each in (whole, here):
+        each.request("four", count=4, limits=limits)
+    whole.scheduler("old", policy=policy).turn()
+    (claim,) = said(whole, CLAIMS, ClaimRequested)
+    if claimed_before:
+        here.say(CLAIMS, structs.replace(claim, items=claim.items[:claimed_before]))
+
+    settle(here.scheduler("new", log=At(here.log, nothing, owns_all=True), engine_name=engine_name, policy=policy))
+
+    assert placed_on(here) == {"four": ["n0"] * 4}
+    for index, decision in enumerate(each for each in decided(here, "four") if each.attempt):
+        assert made_again(here.ledgers_at(decision.cut), here.requests[0], index, decision, claimed(here), policy).same
+    assert wrongs(here) == []
+
+
 def test_pinned_cpus_of_the_former_claim_are_its_own_instances() -> None:
     here = world(claims=1, requests=1)
     cell = NumaCell(cell_id=0, cpus=(0, 1, 2, 3), dedicated_cpus=(0, 1, 2, 3), memory_mib=4096)
