@@ -65,7 +65,7 @@ class Disks:
         return any(disk.key in self._unasked for disk in domain.disks)
 
     def asked(self, domains: Iterable[Domain]) -> None:
-        """The guests of `domains` are asked now; whoever does not answer is asked in the next round of all."""
+        """The guests of `domains` are asked now; whoever does not answer is asked again by the rounds."""
         self._unasked.difference_update(disk.key for domain in domains for disk in domain.disks)
 
     def keep(self, sizes: dict[str, DiskSize], domains: Iterable[Domain]) -> None:
