@@ -36,12 +36,30 @@ class Mount(Struct, frozen=True):
     key: str
 
 
-def read_mounts(text: str) -> tuple[Mount, ...]:
-    """The mounts that a mountinfo describes, in its order."""
-    return tuple(_mount(*line.split(" - ", 1)) for line in text.splitlines() if " - " in line)
+class Mounts(Struct, frozen=True):
+    """What is mounted where: the `root`, and each other mount by the one that its folder is in and that folder."""
+
+    root: Mount | None = None
+    inside: dict[tuple[int, PurePosixPath], Mount] = {}
+
+    def above(self, path: PurePosixPath) -> Mount | None:
+        """The mount that is seen at `path`, step by step from the root: what is mounted in a folder that another hides is not seen."""
+        here = self.root
+        for folder in (*reversed(path.parents), path):
+            while here is not None and (entered := self.inside.get((here.number, folder))) is not None:
+                here = entered
+        return here
 
 
-def file_system_of(path: str, mounts: tuple[Mount, ...]) -> FileSystem | None:
+def read_mounts(text: str) -> Mounts:
+    """The mounts that a mountinfo describes."""
+    mounts = [_mount(*line.split(" - ", 1)) for line in text.splitlines() if " - " in line]
+    numbers = {mount.number for mount in mounts}
+    root = next((mount for mount in mounts if mount.parent not in numbers - {mount.number} and mount.folder.name == ""), None)
+    return Mounts(root, {(mount.parent, mount.folder): mount for mount in mounts if mount is not root})
+
+
+def file_system_of(path: str, mounts: Mounts) -> FileSystem | None:
     """The file system that `path` is on; None where it is not here, or on one that may hang, or of which nothing is known."""
     mount = mount_of(path, mounts, os.readlink)
     if mount is None or mount.kind not in LOCAL_KINDS:
@@ -53,19 +71,16 @@ def file_system_of(path: str, mounts: tuple[Mount, ...]) -> FileSystem | None:
     return FileSystem(mount.key, figures.f_blocks * figures.f_frsize)
 
 
-def mount_of(path: str, mounts: tuple[Mount, ...], read_link: Callable[[str], str]) -> Mount | None:
+def mount_of(path: str, mounts: Mounts, read_link: Callable[[str], str]) -> Mount | None:
     """The mount that `path` leads to through its symbolic links. One that is not local ends the way: no link on it is read."""
     left, reached = list(reversed(PurePosixPath(path).parts[1:])), PurePosixPath("/")
-    links = 0
-    while True:
-        mount = _above(reached, mounts)
-        if mount is None or mount.kind not in LOCAL_KINDS or not left:
-            return mount
+    mount, links = mounts.above(reached), 0
+    while left and mount is not None and mount.kind in LOCAL_KINDS:
         step = left.pop()
         reached = reached.parent if step == ".." else reached / step
-        entered = _above(reached, mounts)
-        if entered is None or entered.kind not in LOCAL_KINDS:
-            return entered
+        mount = mounts.above(reached)
+        if mount is None or mount.kind not in LOCAL_KINDS:
+            break
         try:
             link = PurePosixPath(read_link(str(reached)))
         except OSError:
@@ -75,17 +90,8 @@ def mount_of(path: str, mounts: tuple[Mount, ...], read_link: Callable[[str], st
             return None
         reached = PurePosixPath("/") if link.is_absolute() else reached.parent
         left.extend(reversed(link.parts[1:] if link.is_absolute() else link.parts))
-
-
-def _above(path: PurePosixPath, mounts: tuple[Mount, ...]) -> Mount | None:
-    """The mount that is seen at `path`, step by step from the root: what is mounted in a folder that another mount hides is not seen."""
-    numbers = {mount.number for mount in mounts}
-    here = next((mount for mount in mounts if mount.parent not in numbers - {mount.number} and mount.folder.name == ""), None)
-    inside = {(mount.parent, mount.folder): mount for mount in mounts if mount is not here}
-    for folder in (*reversed(path.parents), path):
-        while here is not None and (folder_of := inside.get((here.number, folder))) is not None:
-            here = folder_of
-    return here
+        mount = mounts.above(reached)
+    return mount
 
 
 def _mount(seen: str, of: str) -> Mount:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 from urllib.parse import urlsplit
 
 import libvirt
 
-from producers.file_systems import MOUNTS, FileSystem, file_system_of, read_mounts
+from producers.file_systems import MOUNTS, Mounts, file_system_of, read_mounts
 from producers.libvirt_connect import supported
 from producers.libvirt_storage import Storage, StoragePool, counted_once
 from producers.libvirt_xml import PoolSource, read_pool
@@ -25,8 +24,8 @@ def look_at_pools(handle: Any, names: tuple[str, ...] | None) -> Storage | None:
     pools = active_pools(handle, names)
     if missing := set(names or ()) - {pool.name() for pool in pools}:
         raise ValueError(f"storage pools {', '.join(sorted(missing))}: not active on this host; start them or name others")
-    find = _find_here if len(pools) > 1 and is_here(handle.getURI()) else _find_nothing
-    found = [_pool(pool, find, is_alone=len(pools) == 1) for pool in pools]
+    mounts = _mounts() if len(pools) > 1 and is_here(handle.getURI()) else Mounts()
+    found = [_pool(pool, mounts, is_alone=len(pools) == 1) for pool in pools]
     return counted_once([pool for pool in found if pool is not None])
 
 
@@ -47,7 +46,7 @@ def is_here(uri: str) -> bool:
     return not urlsplit(uri).netloc
 
 
-def _pool(pool: Any, find: Callable[[str], FileSystem | None], *, is_alone: bool) -> StoragePool | None:
+def _pool(pool: Any, mounts: Mounts, *, is_alone: bool) -> StoragePool | None:
     """The pool as it is; None if it is gone since it was listed."""
     try:
         _, capacity, allocation, available = pool.info()
@@ -61,19 +60,14 @@ def _pool(pool: Any, find: Callable[[str], FileSystem | None], *, is_alone: bool
         capacity_bytes=capacity,
         allocation_bytes=allocation,
         available_bytes=available,
-        file_system=find(source.path) if source.kind in ON_A_FILE_SYSTEM and source.path else None,
+        file_system=file_system_of(source.path, mounts) if source.kind in ON_A_FILE_SYSTEM and source.path else None,
         is_own=source.kind in OWN_STORAGE,
     )
 
 
-def _find_here(path: str) -> FileSystem | None:
+def _mounts() -> Mounts:
+    """This machine's mounts; none where it does not tell them."""
     try:
-        mounts = read_mounts(MOUNTS.read_text(errors="surrogateescape"))
+        return read_mounts(MOUNTS.read_text(errors="surrogateescape"))
     except OSError:
-        return None
-    return file_system_of(path, mounts)
-
-
-def _find_nothing(path: str) -> FileSystem | None:
-    del path
-    return None
+        return Mounts()

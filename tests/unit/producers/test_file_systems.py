@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from producers.file_systems import MOUNTS, file_system_of, mount_of, read_mounts
+from producers.file_systems import MOUNTS, Mounts, file_system_of, mount_of, read_mounts
 
 MOUNTINFO = r"""
 27 1 254:0 / / rw,relatime - ext4 /dev/vda rw
@@ -79,7 +79,7 @@ def test_of_what_may_hang_or_is_not_there_nothing_is_said() -> None:
 
     assert file_system_of("/mnt/nfs/a", mounts) is None
     assert file_system_of("/no/such/folder", mounts) is None
-    assert file_system_of("/", ()) is None
+    assert file_system_of("/", Mounts()) is None
 
 
 def test_the_file_system_of_a_folder_here_is_the_machines_own(tmp_path: Path) -> None:
