@@ -33,7 +33,7 @@ from streams.placement.homes import Homes
 from streams.placement.messages import Sender, too_large
 from streams.placement.work import Cancelling, Counters, Desk, Seat, Work, placements_of, seats_of
 from streams.scheduling.fleet import Fleet, GroupHome
-from streams.scheduling.holding import choose
+from streams.scheduling.holding import choose, nodes_begun, nodes_held
 from streams.scheduling.keeping import kept_item, refused_move
 from streams.scheduling.limits import claimed
 from streams.scheduling.overlay import InFlight
@@ -340,9 +340,9 @@ class Placer:
         """The decision for a seat, and what is to be claimed by it: where its request holds it already, as long as that will do."""
         request = work.asked.request
         ask = self.fleet.ask(request, seat.index, owner=self.owner, attempt=seat.attempt + 1, options=self.policy.options)
-        ask = ask.unless(refused_move(self.fleet, request, seat.index)).begun_on(work.desk.begun_nodes(self.fleet.ledgers, request))
-        held = work.desk.held_nodes(self.fleet.ledgers, request, seat.index)
-        ask, decision = choose(self._engine, self.fleet, ask, self.policy, self.policy_digest, held)
+        claims = work.desk.held_claims(self.fleet.ledgers, request)
+        ask = ask.unless(refused_move(self.fleet, request, seat.index)).begun_on(nodes_begun(claims, request))
+        ask, decision = choose(self._engine, self.fleet, ask, self.policy, self.policy_digest, nodes_held(claims, request, seat.index))
         if seat.refused or decision.overlay:
             decision = msgspec.structs.replace(decision, overlay=self._in_flight.texts(), refused=seat.refused)
         seat.decision = decision

@@ -9,13 +9,13 @@ from typing import Literal
 from msgspec import Struct, field
 
 from projections.ledger import Ledger
+from projections.node import Claim
 from projections.placements import Asked, Cancel, Named, Placements
 from projections.rules import SKEW_MS
 from schemas.claims import ClaimItem, ReleaseReason
 from schemas.requests import PlacementRequested
 from schemas.resources import Shortfall
 from schemas.results import Decision, FailureReason, Placement
-from streams.scheduling.holding import NOWHERE, nodes_begun, nodes_held
 from streams.scheduling.keeping import has_to_keep
 
 LATENCIES_KEPT = 10_000
@@ -211,21 +211,11 @@ class Desk:
             if request_id in self.placements.open:
                 self.left[request_id] = self.left.get(request_id, frozenset()) | {claim_id}
 
-    def held_nodes(self, ledgers: Sequence[Ledger], request: PlacementRequested, index: int) -> frozenset[str]:
-        """Where an instance of a request is held already: for a former owner of the request, or from before it was begun again."""
-        named = self.held.get(request.request_id)
-        if not named:
-            return NOWHERE
+    def held_claims(self, ledgers: Sequence[Ledger], request: PlacementRequested) -> list[Claim]:
+        """What of a request is held already: for a former owner of the request, or from before it was begun again."""
+        named = self.held.get(request.request_id, {})
         claims = [ledgers[each.partition].claims.get(each.claim_id) for each in named.values()]
-        return nodes_held([claim for claim in claims if claim is not None], request, index)
-
-    def begun_nodes(self, ledgers: Sequence[Ledger], request: PlacementRequested) -> frozenset[str]:
-        """Where any instance of a request is held already, as `held_nodes`."""
-        named = self.held.get(request.request_id)
-        if not named:
-            return NOWHERE
-        claims = [ledgers[each.partition].claims.get(each.claim_id) for each in named.values()]
-        return nodes_begun([claim for claim in claims if claim is not None], request)
+        return [claim for claim in claims if claim is not None]
 
     def commit_offset(self) -> int:
         """Everything below is done with: answered, and its cancellation and loser releases read back."""
