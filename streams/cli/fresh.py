@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from io import StringIO
 
 from projections.ledger_state import Step
 from projections.reading import between
 from schemas.topics import CLAIMS
+from streams.cli.flags import Show
+from streams.cli.printed.output import Report
+from streams.cli.printed.printable import say
 from streams.cli.reading.apart import Tell
 from streams.cli.reading.state import READ_RECORDS, State
 from streams.cli.reading.state_at import state_at
@@ -15,6 +19,18 @@ from streams.cli.writing import appended_to
 from streams.log.base import Log, Message, Partition, Position
 from streams.log.reading import places
 from streams.reconciler import SOURCES
+
+
+@contextmanager
+def telling_what_stands(show: Show, written: Callable[[], Report]) -> Iterator[None]:
+    """If what is done in here fails, show what was written by then, if anything was, before that is told."""
+    try:
+        yield
+    except BaseException:
+        if (report := written()).items:
+            say("it ended before all was looked at; until then:")
+            show.write(report)
+        raise
 
 
 class Fresh:

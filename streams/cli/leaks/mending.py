@@ -13,7 +13,7 @@ from projections.ledger_state import Step
 from projections.wording import outcome_text
 from streams.cli.exits import Exit
 from streams.cli.flags import LogFlag, Show
-from streams.cli.fresh import Fresh
+from streams.cli.fresh import Fresh, telling_what_stands
 from streams.cli.printed.output import Column, Report
 from streams.cli.printed.printable import say, teller
 from streams.cli.printed.progress import Progress
@@ -47,17 +47,16 @@ def heal(log: Log, chosen: Sequence[OpenRecord], show: Show, *, yes: bool, repor
         check_writable(log)
     done: list[tuple[Remedy, str, Position | None]] = []
     fresh = Fresh(log, teller(sys.stderr))
-    try:
+
+    def written() -> Report:
+        return structs.replace(report, items=[_item(*each) for each in done] if any(place for _, _, place in done) else ())
+
+    with telling_what_stands(show, written):
         with Progress("mend", len(chosen)) as progress:
             for finding in chosen:
                 progress.add()
                 done.append(_mended(fresh, finding, yes=yes, report_age_ms=report_age_ms))
         state = fresh.now() if yes else fresh.loaded
-    except BaseException:
-        if any(place for _, _, place in done):
-            say("it ended before all was looked at; until then:")
-            show.write(structs.replace(report, items=[_item(*each) for each in done], cut=None))
-        raise
     items = []
     for mends, action, place in done:
         left = place is not None and state.finding_again(mends.finding) is not None

@@ -14,11 +14,11 @@ from msgspec import structs
 from projections.node import Node
 from schemas.topics import CLAIMS
 from streams.cli.flags import SHOW, LogFlag, Show
-from streams.cli.fresh import Fresh
+from streams.cli.fresh import Fresh, telling_what_stands
 from streams.cli.given.units_in import duration_ms
 from streams.cli.printed import units
 from streams.cli.printed.output import Column, Report
-from streams.cli.printed.printable import say, teller
+from streams.cli.printed.printable import teller
 from streams.cli.problems import UsageProblem
 from streams.cli.reading.open_log import opened
 from streams.cli.reading.state import State
@@ -65,14 +65,9 @@ def retire(
         now_ms = min(wall_clock_ms(), max(ledger.time_ms for ledger in state.ledgers.values()))
         items = [item for node_id in state.node_ids() if (item := _item(source, state, node_id, now_ms, length_ms))]
         done: list[dict[str, Any]] = []
-        try:
+        with telling_what_stands(output, lambda: structs.replace(report, items=done, cut=state.cut)):
             for item in items if yes else ():
                 done += _retired(source, fresh, item, now_ms, length_ms, f"not heard of for {unheard_for.strip()}")
-        except BaseException:
-            if done:
-                say("it ended before all was looked at; until then:")
-                output.write(structs.replace(report, items=done, cut=state.cut))
-            raise
     output.write(structs.replace(report, items=done if yes else items, cut=state.cut))
     return 3 if any(item["what"] == RETIRABLE for item in items) and not yes else 0
 
