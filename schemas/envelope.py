@@ -14,6 +14,7 @@ Headers = tuple[tuple[str, bytes], ...]
 
 TRACEPARENT = "traceparent"
 """The header of W3C's trace context."""
+MEANT = "ce_meant"
 CARRIED_CHARACTERS_MAX = 255
 """So much of what others wrote in a header goes on into ours: ids are far shorter, and headers count against the broker's limit."""
 SPEC_VERSION = b"1.0"
@@ -30,7 +31,10 @@ TIME_MS_MAX = 253_402_300_799_999
 
 
 class Envelope(Struct, frozen=True, kw_only=True):
-    """What the headers of one message say. `time_ms` is when its writer wrote it; the log's append time is another thing."""
+    """What the headers of one message say. `time_ms` is when its writer wrote it; the log's append time is another thing.
+
+    `meant`: what a record that repeats more than it is about says itself (`streams.cli.fleet.meant`).
+    """
 
     event_id: str
     event_type: str
@@ -40,6 +44,7 @@ class Envelope(Struct, frozen=True, kw_only=True):
     correlation_id: str = ""
     causation_id: str = ""
     traceparent: str = ""
+    meant: str = ""
 
 
 def to_headers(envelope: Envelope) -> Headers:
@@ -61,6 +66,8 @@ def to_headers(envelope: Envelope) -> Headers:
         headers.append(("ce_correlationid", envelope.correlation_id.encode()))
     if envelope.causation_id:
         headers.append(("ce_causationid", envelope.causation_id.encode()))
+    if envelope.meant:
+        headers.append((MEANT, envelope.meant.encode()))
     if envelope.traceparent:
         headers.append((TRACEPARENT, envelope.traceparent.encode()))
     return tuple(headers)
@@ -78,6 +85,7 @@ def from_headers(headers: Headers) -> Envelope:
         correlation_id=texts.get("ce_correlationid", ""),
         causation_id=texts.get("ce_causationid", ""),
         traceparent=texts.get(TRACEPARENT, ""),
+        meant=texts.get(MEANT, ""),
     )
 
 

@@ -19,6 +19,7 @@ def message_of(
     subject: str = "",
     correlation_id: str = "",
     causation_id: str = "",
+    meant: str = "",
     key: bytes | None = None,
     partition: int | None = None,
 ) -> Message:
@@ -34,5 +35,6 @@ def message_of(
         subject=subject,
         correlation_id=correlation_id,
         causation_id=causation_id,
+        meant=meant,
     )
     return Message(topic, key, encode(event), to_headers(envelope), partition)

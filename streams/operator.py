@@ -27,11 +27,20 @@ class Stamp(Struct, frozen=True):
 
 
 def configure(
-    node_id: str, stamp: Stamp, *, fields: OperatorFields | None = None, status: NodeStatus | UnsetType = UNSET, reason: str = ""
+    node_id: str,
+    stamp: Stamp,
+    *,
+    fields: OperatorFields | None = None,
+    status: NodeStatus | UnsetType = UNSET,
+    reason: str = "",
+    meant: str = "",
 ) -> Message:
-    """The operator's word on a node; fields that are left out stay as they are. `reason` goes with a status."""
+    """The operator's word on a node; fields that are left out stay as they are. `reason` goes with a status.
+
+    `meant` says in a header which amounts of whole rules are meant, and not only repeated (`streams.cli.fleet.meant`).
+    """
     event = NodeConfigured(node_id=node_id, record_id=stamp.record_id, fields=fields or OperatorFields(), status=status, reason=reason)
-    return _message(CLAIMS, event, stamp, subject=node_id)
+    return _message(CLAIMS, event, stamp, subject=node_id, meant=meant)
 
 
 def release(claim_id: str, node_id: str, stamp: Stamp, *, reason: ReleaseReason, note: str = "") -> Message:
@@ -75,7 +84,7 @@ def written(event: Struct, stamp: Stamp, *, subject: str) -> Message:
     return _message(CLAIMS, event, stamp, subject=subject)
 
 
-def _message(topic: str, event: Struct, stamp: Stamp, *, subject: str, key: bytes | None = None) -> Message:
+def _message(topic: str, event: Struct, stamp: Stamp, *, subject: str, key: bytes | None = None, meant: str = "") -> Message:
     return message_of(
         topic,
         event,
@@ -84,5 +93,6 @@ def _message(topic: str, event: Struct, stamp: Stamp, *, subject: str, key: byte
         time_ms=stamp.time_ms,
         subject=subject,
         correlation_id=subject if topic == REQUESTS else "",
+        meant=meant,
         key=key,
     )

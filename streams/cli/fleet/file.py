@@ -35,6 +35,7 @@ from projections.node import Node
 from schemas.inventory import Aggregate, HugePages, OperatorFields, ResourceRule
 from schemas.resources import RESOURCES
 from schemas.units import AMOUNT_MAX, NAME_CHARACTERS_MAX, TEXT_CHARACTERS_MAX, Amount, Count, Name
+from streams.cli.fleet.meant import RuleField, lets_something_through
 from streams.cli.given.documents import read_toml
 from streams.cli.printed import units
 from streams.cli.problems import UsageProblem
@@ -219,11 +220,8 @@ def wanted(file: FleetFile, node: Node) -> OperatorFields:
 
     Raises UsageProblem for limits that let nothing through.
     """
-    tables = [file.defaults]
-    tables += [file.nodes[name] for name in file.patterns if name != node.node_id and fnmatchcase(node.node_id, name)]
-    tables += [file.nodes[node.node_id]] if node.node_id in file.nodes else []
     said: dict[str, Any] = {}
-    for table in tables:
+    for table in _tables(file, node.node_id):
         for name in ("zone", "traits", "pages_reserved"):
             if (value := getattr(table, name)) is not UNSET:
                 said[name] = tuple(map(_reserved, value)) if name == "pages_reserved" else value
@@ -231,7 +229,7 @@ def wanted(file: FleetFile, node: Node) -> OperatorFields:
             setting: ResourceTable | UnsetType = getattr(table, resource)
             if setting is not UNSET:
                 rule = said[resource] = _rule(said.get(resource, node.rule(resource)), setting)
-                if rule.max_unit is not None and rule.min_unit > rule.max_unit:
+                if not lets_something_through(rule):
                     raise UsageProblem(
                         f"{file.name}: {node.node_id}: {resource}: min_unit {rule.min_unit} is above max_unit {rule.max_unit}: "
                         "whatever asks for any would fit nowhere"
@@ -244,6 +242,25 @@ def wanted(file: FleetFile, node: Node) -> OperatorFields:
             if name in listed or any(fnmatchcase(node.node_id, pattern) for pattern in file.member_patterns[name])
         )
     return OperatorFields(**said)
+
+
+def named(file: FleetFile, node_id: str) -> set[RuleField]:
+    """The amounts that the file says something of for this node, as they are now or not."""
+    return {
+        (resource, "ratio_milli" if name == "ratio" else name)
+        for table in _tables(file, node_id)
+        for resource in RESOURCES
+        if (setting := getattr(table, resource)) is not UNSET
+        for name, value in asdict(setting).items()
+        if value is not UNSET
+    }
+
+
+def _tables(file: FleetFile, node_id: str) -> list[NodeTable]:
+    """What the file says of a node, from the general to the particular."""
+    tables = [file.defaults]
+    tables += [file.nodes[name] for name in file.patterns if name != node_id and fnmatchcase(node_id, name)]
+    return [*tables, file.nodes[node_id]] if node_id in file.nodes else tables
 
 
 def _reserved(pages: PagesTable) -> HugePages:

@@ -11,8 +11,8 @@ from msgspec import structs, to_builtins
 from projections.node import Node
 from schemas.few import few
 from streams.cli.flags import SHOW, LogFlag, MomentFlag, Show
-from streams.cli.fleet.file import Change, FleetFile, all_reserved, is_pattern, read, settings, unknown_names, wanted
-from streams.cli.fleet.writing import would_change, write_settings
+from streams.cli.fleet.file import Change, FleetFile, all_reserved, is_pattern, named, read, settings, unknown_names, wanted
+from streams.cli.fleet.writing import Wants, would_change, write_settings
 from streams.cli.given.asking import file_or_stdin
 from streams.cli.given.documents import file_text
 from streams.cli.given.node_names import NodeNames, matching, unknown_node
@@ -59,7 +59,8 @@ def apply(
         everyone = state_at(source, views=False)
         state = state_at(source, views=False, pending=False) if everyone.laid else everyone
         nodes = {node_id: state.node(node_id) or _unheard_of(node_id) for node_id in _nodes(wants, everyone, new=new)}
-        changed = (would_change if dry_run else partial(write_settings, source, state))(nodes, partial(wanted, wants))
+        apply_to = would_change if dry_run else partial(write_settings, source, state)
+        changed = apply_to(nodes, Wants(partial(wanted, wants), partial(named, wants)))
         reserved = [said for node_id in changed for said in all_reserved(nodes[node_id], wanted(wants, nodes[node_id]))]
     listed = [to_builtins(change) for found in changed.values() for change in found]
     report = structs.replace(report, items=listed, cut=state.cut)
