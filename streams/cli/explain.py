@@ -118,7 +118,7 @@ def explain(
         # What came later is no part of the answer, be it while this one is made.
         ends = cut_of(source, (REQUESTS, RESULTS), Range(None, moment)).next_offsets
         found, request, counting, instance_id = _found(source, subject)
-        _check_decided(counting, moment, ends)
+        _check_decided(found, counting, moment, ends)
         found = found.up_to(ends)
         result = counting.result
         decisions = [each for each in spelled_out(request, result.decisions) if instance_id in {"", each.instance_id} or not each.attempt]
@@ -143,16 +143,19 @@ def explain(
     return exit_of_failed(result.reason) if isinstance(result, PlacementFailed) and result.reason != "cancelled" else Exit.DONE
 
 
-def _check_decided(counting: RecordedResult, at: Moment | None, ends: Mapping[tuple[str, int], int]) -> None:
+def _check_decided(found: RequestHistory, counting: RecordedResult, at: Moment | None, ends: Mapping[tuple[str, int], int]) -> None:
     """Raises AnswerIncomplete for a moment before the request was answered: it says nothing of what came later.
 
-    `ends` are the next offsets of results at a time.
+    `ends` are the next offsets of requests and results at a time.
     """
     answer = counting.position
     is_there = _holds(at, counting) if isinstance(at, Cut) else answer.offset < ends.get((answer.topic, answer.partition), 0)
     if at is not None and not is_there:
-        said = f"request {counting.result.request_id} had no answer yet then: it was answered at {units.moment(counting.time_ms)}"
-        raise AnswerIncomplete(f"{said} ({counting.position}); ask for a later --at")
+        asked, answered = found.position, f"it was answered at {units.moment(counting.time_ms)} ({counting.position})"
+        said = f"had no answer yet then: {answered}"
+        if asked is not None and not isinstance(at, Cut) and asked.offset >= ends.get((asked.topic, asked.partition), 0):
+            said = f"was not asked for yet then, but at {units.moment(found.time_ms)} ({asked}); {answered}"
+        raise AnswerIncomplete(f"request {found.request_id} {said}; ask for a later --at")
 
 
 def _holds(cut: Cut, counting: RecordedResult) -> bool:

@@ -200,7 +200,8 @@ def test_at_a_moment_before_the_answer_there_is_none_to_tell_of(fleet: FleetLog,
     late = fleet.run(capsys, "explain", "r1", "--at", str(after_ms + 1))
 
     assert [(said.code, said.out) for said in early] == [(6, "")] * 3
-    assert all("request r1 had no answer yet then: it was answered at" in said.err for said in early)
+    assert "request r1 had no answer yet then: it was answered at" in early[0].err
+    assert all("request r1 was not asked for yet then, but at " in said.err for said in early[1:])
     assert late.code == 0
 
 
