@@ -9,7 +9,7 @@ from streams.cli.flags import LIVE, Live, LogFlag, MomentFlag
 from streams.cli.given.node_names import NodeNames, matching
 from streams.cli.printed import units
 from streams.cli.printed.amounts import TITLES, amount_text
-from streams.cli.printed.output import Column, Report, item_of, plain
+from streams.cli.printed.output import Column, Item, Report, item_of, plain
 from streams.cli.reading.open_log import opened
 from streams.cli.reading.state_at import moment_of, state_at
 from streams.cli.watching import watchable
@@ -25,6 +25,8 @@ def nodes(*names: NodeNames, log: LogFlag = None, at: MomentFlag = "now", show: 
     reported is what the last complete audit lists, tracked what life-cycle events add up to, claimed what held claims keep.
     gap = tracked - reported. free = limit - used, where an instance counts with the larger of what is observed and what is claimed
     but not yet confirmed. limit = (total - reserved) x ratio. A view that nothing reports is shown as -, which is not 0.
+    Behind the age of an audit stands why it is not all that is known since: silent (none came since), unknown (the host has been asked in
+    vain), incomplete (not all guests answered).
     zone is every zone that a node is in, by the operator's setting and by availability_zone of its aggregates.
     """
     with opened(log) as source:
@@ -51,7 +53,7 @@ def columns() -> list[Column]:
         Column(name="status", alarm=lambda status: status != "enabled"),
         Column(name="zone", shown=lambda zone: zone or "-"),
         *(_amount(resource, view) for resource in ordered for view in VIEWS),
-        Column(name="audit_age_ms", title="audit", shown=_age, right=True),
+        Column(name="audit_age_ms", title="audit", told=_audit, right=True, alarm=lambda item: bool(_doubt(item))),
         Column(name="instances", right=True, wide=True),
         Column(name="claims", right=True),
         Column(name="leaks", right=True, alarm=bool),
@@ -72,5 +74,17 @@ def _amount(resource: str, view: str) -> Column:
     )
 
 
-def _age(age_ms: int | None) -> str:
-    return "never" if age_ms is None else units.span(age_ms)
+def _audit(item: Item) -> str:
+    age_ms = item["audit_age_ms"]
+    said = "never" if age_ms is None else units.span(age_ms)
+    return f"{said} {doubt}" if (doubt := _doubt(item)) else said
+
+
+def _doubt(item: Item) -> str:
+    """Why the last audit is not what is known of a node now; empty if it is."""
+    if item["silent_since_ms"] is not None:
+        return "silent"
+    taken_ms, unknown_ms = item["audit_taken_at_ms"], item["unknown_since_ms"]
+    if unknown_ms is not None and (taken_ms is None or taken_ms < unknown_ms):
+        return "unknown"
+    return "" if item["audit_complete"] or taken_ms is None else "incomplete"

@@ -171,7 +171,7 @@ def _columns(zones: Sequence[str]) -> list[Column]:
     return [
         Column(name="flavor"),
         Column(name="size"),
-        Column(name="fits", right=True, told=lambda item: _number(item["fits"], more=item["at_least"]), alarm=lambda number: number == 0),
+        Column(name="fits", right=True, told=lambda item: _number(item["fits"], more=item["at_least"]), alarm=lambda item: not item["fits"]),
         *(Column(name=f"zones.{zone}", title=zone or "-", right=True, told=partial(_in_zone, zone)) for zone in zones),
         Column(name="nodes", right=True),
         Column(name="most", title="most on one", shown=_most),

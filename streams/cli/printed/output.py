@@ -49,7 +49,8 @@ def plain(value: object) -> str:
 class Column(Struct, frozen=True, kw_only=True):
     """One column: the item's key `name` (`memory_mib.free` for a part of a value), how a cell is `shown`, which values are an `alarm`.
 
-    `told` shows a cell by its whole item instead, where the value alone does not say it all. `wide` columns are for `-o wide` only.
+    `told` shows a cell by its whole item instead, where the value alone does not say it all, and `alarm` is asked about that as well.
+    `wide` columns are for `-o wide` only.
     """
 
     name: str
@@ -68,6 +69,10 @@ class Column(Struct, frozen=True, kw_only=True):
     def cell(self, item: Item) -> str:
         """What this column says of an item."""
         return self.shown(value_of(item, self.name)) if self.told is None else self.told(item)
+
+    def is_alarming(self, item: Item) -> bool:
+        """Whether what it says of an item is for somebody to look at."""
+        return self.alarm is not None and self.alarm(value_of(item, self.name) if self.told is None else item)
 
 
 class Report(Struct, frozen=True, kw_only=True):
@@ -202,7 +207,7 @@ def _paint(padded: list[list[str]], columns: Sequence[Column], items: Sequence[I
         padded[0] = [f"{_BOLD}{text}{_PLAIN}" for text in padded[0]]
     for line, item in zip(padded[1:] if headers else padded, items, strict=True):
         for place, column in enumerate(columns):
-            if column.alarm is not None and column.alarm(value_of(item, column.name)):
+            if column.is_alarming(item):
                 line[place] = f"{_RED}{line[place]}{_PLAIN}"
 
 

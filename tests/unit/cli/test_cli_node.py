@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from schemas.audits import AuditFailed, HypervisorAudited, InstanceReport
-from schemas.claims import NodeConfigured
+from schemas.claims import NodeConfigured, NodeSilent
 from schemas.codec import decode
 from schemas.inventory import Hypervisor, Physical
 from schemas.resources import ObservedResources
@@ -64,6 +64,32 @@ def test_show_says_why_the_first_audit_of_a_node_failed(tmp_path: Path, capsys: 
     assert failing.startswith("audit       never; unknown since ")
     assert failing.endswith(": no answer in 3 s")
     assert re.fullmatch(r"audit       \S+ ago, incomplete; none complete since one failed at \S+Z", answering)
+
+
+def test_a_table_of_nodes_says_where_the_last_audit_is_not_what_is_known_since(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    fleet = FleetLog(tmp_path)
+    for name in ("failing", "partly", "silent", "sound"):
+        fleet.audit(name, {"i1": 512} if name == "sound" else {})
+    now_ms = fleet.now_ms = fleet.now_ms + 1_000
+    at = {"producer": "p", "epoch": 2, "counter": 1, "mono_ms": 0}
+    failed = {"reason": "no answer in 3 s", "unknown_since_ms": now_ms, "taken_at_ms": now_ms, **at}
+    look: dict[str, Any] = {"hypervisor": Hypervisor(), "instances": (), "digest": "d", "complete": False, **at}
+    fleet.append(AUDITS, AuditFailed(node_id="failing", **failed))
+    fleet.append(AUDITS, AuditFailed(node_id="new", **failed))
+    fleet.append(AUDITS, AuditFailed(node_id="partly", **failed))
+    fleet.append(AUDITS, HypervisorAudited(node_id="partly", **look | {"counter": 2, "taken_at_ms": now_ms + 1_000}))
+    fleet.carry()
+    source: dict[str, Any] = {"node_id": "silent", "producer": "p", "epoch": 1, "counter": 3}
+    fleet.append(CLAIMS, NodeSilent(record_id="s1", silent_since_ms=now_ms, **source))
+    fleet.now_ms += 3_000
+
+    said = fleet.run(capsys, "nodes", "-c", "node_id", "-c", "audit_age_ms")
+
+    words = {name: rest for name, *rest in map(str.split, said.out.splitlines()[1:])}
+    assert {name: rest[1:] for name, rest in words.items()} == {
+        "failing": ["unknown"], "new": ["unknown"], "partly": ["incomplete"], "silent": ["silent"], "sound": [],
+    }  # fmt: skip
+    assert words["new"][0] == "never"
 
 
 def audit_line(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> str:
