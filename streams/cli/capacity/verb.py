@@ -171,7 +171,7 @@ def _columns(zones: Sequence[str]) -> list[Column]:
     return [
         Column(name="flavor"),
         Column(name="size"),
-        Column(name="fits", right=True, told=lambda item: _number(item["fits"], more=item["at_least"]), alarm=lambda item: not item["fits"]),
+        Column(name="fits", right=True, told=lambda item: _number(item["fits"], more=item["at_least"]), alarm=_is_none),
         *(Column(name=f"zones.{zone}", title=zone or "-", right=True, told=partial(_in_zone, zone)) for zone in zones),
         Column(name="nodes", right=True),
         Column(name="most", title="most on one", shown=_most),
@@ -179,6 +179,10 @@ def _columns(zones: Sequence[str]) -> list[Column]:
         Column(name="rejected", title="kept away by (nodes)", shown=_bounds),
         Column(name="where", shown=_where, wide=True),
     ]
+
+
+def _is_none(item: Mapping[str, Any]) -> bool:
+    return bool(item["fits"] == 0)
 
 
 def _number(number: int | None, *, more: bool = False) -> str:

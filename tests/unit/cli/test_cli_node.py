@@ -71,8 +71,8 @@ def test_a_table_of_nodes_says_where_the_last_audit_is_not_what_is_known_since(t
     for name in ("failing", "partly", "silent", "sound"):
         fleet.audit(name, {"i1": 512} if name == "sound" else {})
     now_ms = fleet.now_ms = fleet.now_ms + 1_000
-    at = {"producer": "p", "epoch": 2, "counter": 1, "mono_ms": 0}
-    failed = {"reason": "no answer in 3 s", "unknown_since_ms": now_ms, "taken_at_ms": now_ms, **at}
+    at: dict[str, Any] = {"producer": "p", "epoch": 2, "counter": 1, "mono_ms": 0}
+    failed: dict[str, Any] = {"reason": "no answer in 3 s", "unknown_since_ms": now_ms, "taken_at_ms": now_ms, **at}
     look: dict[str, Any] = {"hypervisor": Hypervisor(), "instances": (), "digest": "d", "complete": False, **at}
     fleet.append(AUDITS, AuditFailed(node_id="failing", **failed))
     fleet.append(AUDITS, AuditFailed(node_id="new", **failed))
