@@ -36,10 +36,10 @@ def said_at(text: str, offset: int) -> dict[RuleField, int]:
         return dict.fromkeys(RULE_FIELDS, offset)
     found = {}
     for word in text.split():
-        name, _, first = word.partition("@")
+        name, again, first = word.partition("@")
         amount = tuple(name.split("."))
-        if amount in RULE_FIELDS and (not first or (first.isascii() and first.isdigit() and int(first) <= offset)):
-            found[amount] = int(first) if first else offset
+        if amount in RULE_FIELDS and (not again or (first.isdecimal() and int(first) < offset)):
+            found[amount] = int(first) if again else offset
     return found
 
 

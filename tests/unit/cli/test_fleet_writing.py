@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from projections.node import Node
 from schemas.inventory import OperatorFields
+from schemas.topics import CLAIMS
 from streams.cli.fleet.file import Change
 from streams.cli.fleet.meant import header
 from streams.cli.fleet.writing import Wants, write_settings
@@ -122,6 +123,24 @@ def test_what_stood_in_front_of_a_record_is_told_and_not_what_was_read_before_it
 
 def test_what_another_said_alike_in_front_of_a_record_is_no_change_of_it(fleet: FleetLog) -> None:
     assert written(fleet, [meant(fleet, ratio_milli=1500)], ratio_milli=1500) == []
+
+
+def test_reports_that_come_in_between_are_no_settings(fleet: FleetLog) -> None:
+    state = read(fleet.log)
+    fleet.audit("c00", {"i1": 512})
+
+    changed = write_settings(fleet.log, state, {"c00": nodes_of(state)["c00"]}, wants(ratio_milli=1500))
+
+    assert [(change.before, change.after) for change in changed["c00"]] == [("1", "1.5")]
+
+
+def test_what_nobody_could_read_is_not_written(fleet: FleetLog) -> None:
+    state, ends = read(fleet.log), fleet.log.ends(CLAIMS)
+
+    with pytest.raises(UsageProblem, match="nobody could read it"):
+        write_settings(fleet.log, state, nodes_of(state), wants(reserved=-1))
+
+    assert fleet.log.ends(CLAIMS) == ends
 
 
 def test_what_others_say_while_it_is_put_back_stands_too(fleet: FleetLog) -> None:
