@@ -64,6 +64,7 @@ VERBS = (
     Verb("topics", "streams.cli.topics:app", "make the topics of a ledger, and say where those of a cluster differ"),
     Verb("rules", "streams.cli.rules:app", "which rules the ledger follows; move it to the next version"),
     Verb("schemas", "streams.cli.schemas:app", "the JSON Schema of every record"),
+    Verb("completion", "streams.cli.completion:completion", "a script with which bash, zsh or fish complete all of this"),
 )
 
 HELP = """\
