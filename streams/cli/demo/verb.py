@@ -6,6 +6,7 @@ a seed. It ends with exit code 0 only if all that it shows held.
 
 from __future__ import annotations
 
+import os
 import random
 import shutil
 import time
@@ -15,22 +16,27 @@ from typing import Annotated, Literal
 from cyclopts import Parameter
 
 from streams.cli.exits import Exit
+from streams.cli.problems import UsageProblem
 
 Scenario = Literal["story", "tempest-leak"]
 NODES = 12
+LOG = "ledger.sqlite"
+MARK = f"{LOG}-demo"
+"""Beside a log that the next demonstration may replace."""
 
 
 def demo(
     *,
-    directory: Annotated[Path, Parameter(help="Where the log is made; an earlier demonstration's is replaced.")] = Path("demo-data"),
+    directory: Annotated[Path, Parameter(help="Where the log is made; an earlier demonstration's is replaced, and nothing else.")] = Path(
+        "demo-data"
+    ),
     seed: Annotated[int, Parameter(help="Of the fleet and the requests.")] = 7,
     nodes: Annotated[int | None, Parameter(show_default=False, help=f"Number of simulated hypervisors, 4 to 99; default: {NODES}.")] = None,
     scenario: Annotated[Scenario, Parameter(help="tempest-leak: a published case, down to the instance.")] = "story",
 ) -> int:
     """Hypervisors, requests and three schedulers on one log; one scheduler is killed, a leak found, explained and healed."""
-    from streams.cli.problems import UsageProblem
-
     began = time.monotonic()
+    _refuse_others(directory)
     if scenario == "tempest-leak":
         if nodes is not None:
             raise UsageProblem(f"--nodes {nodes}: it goes with the story alone; the case that was published has one host")
@@ -60,10 +66,21 @@ def demo(
     return story.end(began)
 
 
+def _refuse_others(directory: Path) -> None:
+    """Raises UsageProblem where a log lies that no demonstration made: it may be somebody's ledger."""
+    path = directory / LOG
+    if os.path.lexists(path) and not (directory / MARK).exists():
+        raise UsageProblem(
+            f"--directory {directory}: {path} is not known to be of an earlier demonstration ({MARK} is missing), so it is not replaced; "
+            "name another directory, or move it away"
+        )
+
+
 def _fresh(directory: Path) -> Path:
     """The log's path in `directory`, with what an earlier demonstration left there out of the way."""
     directory.mkdir(parents=True, exist_ok=True)
-    path = directory / "ledger.sqlite"
+    path = directory / LOG
+    (directory / MARK).touch()
     for suffix in ("", "-wal", "-shm", "-wake", "-ends"):
         path.with_name(path.name + suffix).unlink(missing_ok=True)
     shutil.rmtree(path.with_name(path.name + "-state"), ignore_errors=True)
