@@ -6,12 +6,13 @@ Source of the rules: Nova 34, `scheduler/utils.py` and `scheduler/request_filter
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import NamedTuple
 
 from schemas.guests import Flavor, Image
-from schemas.pinning import YES, WantsError, agreed, one_of
+from schemas.pinning import NO, YES, WantsError, agreed, one_of
 from streams.scheduling.image_properties import read
 
 TRAITS: Mapping[str, Mapping[str, str]] = {
@@ -31,7 +32,14 @@ UNCOUNTED = {
     "accel:device_profile": "devices of accelerators are counted on no node",
 }
 """What asks for amounts that nothing here counts, like `pinning.uncounted`."""
+FLAGS = ("hw:mem_encryption", "hw:locked_memory", "hw:virtio_packed_ring", "hw:ephemeral_encryption", "hw:cpu_realtime")
+"""Extra specs that say yes or no."""
+TRAIT_WORDS = ("required", "forbidden")
+_TRAIT = re.compile(r"trait[a-zA-Z0-9_-]{0,64}:.+")
+_AMOUNT = re.compile(r"resources[a-zA-Z0-9_-]{0,64}:.+")
 _KEPT = 1024
+
+_Texts = tuple[tuple[str, str], ...]
 
 
 class Implied(NamedTuple):
@@ -68,10 +76,11 @@ class _Said(NamedTuple):
 
 
 @lru_cache(maxsize=_KEPT)
-def _implied(extra_specs: tuple[tuple[str, str], ...], properties: tuple[tuple[str, str], ...]) -> Implied:
+def _implied(extra_specs: _Texts, properties: _Texts) -> Implied:
     """A cloud has few flavors and images, and asks for them again and again."""
     said = _Said(dict(extra_specs), read(dict(properties)))
     try:
+        _check_words(extra_specs, properties)
         _refuse(said)
         return Implied(frozenset(filter(None, _traits(said))))
     except WantsError as error:
@@ -108,3 +117,18 @@ def _refuse(said: _Said) -> None:
     pages = said.extra_specs.get("hw:mem_page_size", "") or said.properties.get("hw_mem_page_size", "")
     if said.is_set("hw:locked_memory") and not pages:
         raise WantsError("hw:locked_memory: expected hw:mem_page_size beside it")
+
+
+def _check_words(extra_specs: _Texts, properties: _Texts) -> None:
+    """Raises WantsError for a wish in words that nobody knows.
+
+    Nova refuses them when a flavor is made, and passes them over when it places one that it has already.
+    """
+    for key, text in extra_specs:
+        if key in FLAGS and text and text.strip().lower() not in YES | NO:
+            raise WantsError(f"{key}: expected yes or no, got {text!r}")
+        if _AMOUNT.fullmatch(key) and not text.strip().removeprefix("+").isdecimal():
+            raise WantsError(f"{key}: expected an amount, got {text!r}")
+    for key, text in extra_specs + properties:
+        if _TRAIT.fullmatch(key) and text not in TRAIT_WORDS:
+            raise WantsError(f"{key}: expected {' or '.join(TRAIT_WORDS)}, got {text!r}")

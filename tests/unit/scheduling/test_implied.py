@@ -86,6 +86,13 @@ def test_extra_specs_and_properties_stand_for_traits(extra_specs: dict[str, str]
             {},
             "accel:device_profile: devices of accelerators are counted on no node; leave it out, or name such nodes by a trait",
         ),
+        ({"trait:CUSTOM_X": "Required"}, {}, "trait:CUSTOM_X: expected required or forbidden, got 'Required'"),
+        ({"trait_G:CUSTOM_X": "yes"}, {}, "trait_G:CUSTOM_X: expected required or forbidden, got 'yes'"),
+        ({}, {"trait:CUSTOM_X": "maybe"}, "trait:CUSTOM_X: expected required or forbidden, got 'maybe'"),
+        ({"resources:MEMORY_MB": "4GB"}, {}, "resources:MEMORY_MB: expected an amount, got '4GB'"),
+        ({"resources_G:VGPU": "-1"}, {}, "resources_G:VGPU: expected an amount, got '-1'"),
+        ({"hw:cpu_realtime": "perhaps"}, {}, "hw:cpu_realtime: expected yes or no, got 'perhaps'"),
+        ({"hw:locked_memory": "ture"}, {}, "hw:locked_memory: expected yes or no, got 'ture'"),
     ],
 )
 def test_what_nothing_can_be_placed_with_says_why(extra_specs: dict[str, str], properties: dict[str, str], problem: str) -> None:
