@@ -12,7 +12,7 @@ from schemas.claims import PartitionOpened
 from schemas.few import NAMED_MAX, few
 from schemas.partitioner import partition_of
 from schemas.topics import TOPICS
-from streams.log.base import Log, LogError, Message, TopicMismatch, TopicSpec, full_name_of
+from streams.log.base import HIDES, Log, LogError, Message, TopicMismatch, TopicSpec, full_name_of
 from streams.log.partitioner import WAY_BACK, anew, check_same, is_made_again
 from streams.message import message_of
 
@@ -26,8 +26,6 @@ LATER_TOPICS = frozenset({topics.ANSWERED})
 
 HOW = "as docs/operations.md says"
 """Where it is told how a topic is restored, and what that costs."""
-HIDES = "Brokers hide topics from users who may not read or describe them"
-"""What else a missing topic may mean."""
 
 
 def topic_specs(ledger_partitions: int, request_partitions: int) -> list[TopicSpec]:

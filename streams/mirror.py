@@ -7,7 +7,7 @@ again until nothing is left. A copy made under load is one moment of the ledger 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Final, Protocol, runtime_checkable
 
 from msgspec.structs import replace
@@ -20,7 +20,7 @@ from schemas.topics import MADE_AGAIN, TOPICS
 from streams.engines import WATCHERS
 from streams.ledger_topics import check_topics, topic_specs
 from streams.log import copy_mark
-from streams.log.base import Log, LogError, Message, OffsetOutOfRange, Partition, Record
+from streams.log.base import Log, LogError, Message, OffsetOutOfRange, Partition, Record, TopicSpec
 from streams.reconciler import CARRIERS, SOURCES
 from streams.scheduler import GROUP as SCHEDULERS
 
@@ -48,6 +48,10 @@ class Target(Log, Protocol):
 @runtime_checkable
 class TakesTimes(Protocol):
     """A log whose topics must be told that writers say the times: Kafka."""
+
+    def create(self, topics: Sequence[TopicSpec], copied: Collection[str] = ()) -> None:
+        """As any log does; in those that are `copied` a record's time is what its writer says, from the start."""
+        ...
 
     def take_times(self, topics: Sequence[str], *, of_writers: bool) -> None:
         """From now on a record's time is what its writer says, or the log's own again."""
@@ -98,9 +102,13 @@ def mirror(source: Log, target: Target, progress: Progress = lambda _: None) -> 
     there = target.topics()
     for place in places:  # Before topics are made: without records they are a ledger too, and a copy that cannot begin is none.
         _check_begun(source, target, place, target.end(*place) if place.number < there.get(place.topic, 0) else 0)
-    target.create(topic_specs(counts[topics.CLAIMS], counts[topics.REQUESTS]))
+    specs = topic_specs(counts[topics.CLAIMS], counts[topics.REQUESTS])
+    if isinstance(target, TakesTimes):  # On Kafka these times are what makes readers look whether the copy is whole.
+        target.create(specs, COPIED)
+    else:
+        target.create(specs)
     copy_mark.mark(target, ends)
-    if isinstance(target, TakesTimes):  # Only now: on Kafka these times are what makes readers look for the mark.
+    if isinstance(target, TakesTimes):  # Of topics that were there, and of all of them how far ahead these times may be.
         target.take_times(COPIED, of_writers=True)
     try:
         for place in places:

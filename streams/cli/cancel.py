@@ -12,7 +12,7 @@ from schemas.topics import REQUESTS, RESULTS
 from streams.cli.flags import LogFlag
 from streams.cli.printed.printable import printable, say
 from streams.cli.problems import AnswerIncomplete, UsageProblem
-from streams.cli.reading.answers import RecordedResult, RequestHistory, awaited, not_at_hand, request_history
+from streams.cli.reading.answers import RecordedResult, RequestHistory, astray, awaited, not_at_hand, request_history
 from streams.cli.reading.open_log import opened
 from streams.cli.writing import appended, check_writable, new_stamp
 from streams.ledger_topics import check_topics
@@ -58,7 +58,7 @@ def _known(log: Log, request: str) -> RequestHistory:
         gone, said = not_at_hand(log, REQUESTS, RESULTS), f"request {request!r} is not known on this log"
         if gone:
             raise AnswerIncomplete(f"{said}{gone}. `claimlog claims release` gives a claim back that is still held for it")
-        raise UsageProblem(f"{said}; `claimlog events --type placement-requested` lists them")
+        raise UsageProblem(said + (astray(log, request) or "; `claimlog events --type placement-requested` lists them"))
     return found
 
 

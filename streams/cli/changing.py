@@ -23,6 +23,7 @@ from streams.cli.printed.units import counted
 from streams.cli.problems import AnswerIncomplete, UsageProblem
 from streams.cli.reading.answers import ends_of, newest_decision, newest_start, policy_text
 from streams.cli.reading.state_at import state_at
+from streams.cli.reading.there import check_there
 from streams.log.base import Log, Partition
 from streams.scheduling.loading import PolicyError, from_text
 from streams.scheduling.policy import DEFAULT, POLICIES, Policy, digest
@@ -89,10 +90,11 @@ class Changing:
 
         `by` is up to where results are those of the moment that is asked about, if that is not the present: who started later decided
         nothing then. `trusted` are the names of code that a policy in the log may lead to. Where starts have left the log, who answered
-        last may tell. Raises UsageProblem, AnswerIncomplete.
+        last may tell. Raises UsageProblem, AnswerIncomplete, TopicMismatch for a log without a ledger.
         """
         if self.by:
             return ChosenBy(policy_named(self.by, "--by"), self.by)
+        check_there(log, RESULTS)
         ends, then = (ends_of(log), "") if by is None else (by, " by then")
         try:
             started = newest_start(log, ends)

@@ -38,7 +38,15 @@ from streams.cli.printed.funnel import (
 from streams.cli.printed.output import Column, Report, item_of, spelled
 from streams.cli.printed.printable import printable, say, teller
 from streams.cli.problems import AnswerIncomplete, UsageProblem
-from streams.cli.reading.answers import RecordedResult, RequestHistory, decided_at, not_at_hand, request_history, request_of_instance
+from streams.cli.reading.answers import (
+    RecordedResult,
+    RequestHistory,
+    astray,
+    decided_at,
+    not_at_hand,
+    request_history,
+    request_of_instance,
+)
 from streams.cli.reading.fates import fates_of
 from streams.cli.reading.open_log import opened
 from streams.cli.reading.records import Range, check_claims_at_hand, cut_of
@@ -191,7 +199,9 @@ def _found(log: Log, subject: str) -> tuple[RequestHistory, PlacementRequested, 
         if request_id is None:
             gone = not_at_hand(log, REQUESTS, RESULTS)
             said = f"{subject!r} is no request and no instance of one on this log"
-            raise AnswerIncomplete(said + gone) if gone else UsageProblem(f"{said}; try `claimlog timeline {quote(subject)}`")
+            if gone:
+                raise AnswerIncomplete(said + gone)
+            raise UsageProblem(said + (astray(log, subject) or f"; try `claimlog timeline {quote(subject)}`"))
         found, instance_id = request_history(log, request_id), subject
     counting = found.counting
     if counting is None:

@@ -12,7 +12,7 @@ from msgspec import to_builtins
 from projections.cut import Cut
 from projections.replay import Checks, Folded, Until, cut_at, ends_of, folded, replayed, verified_partition
 from projections.snapshots import newest_offset
-from schemas.topics import CLAIMS
+from schemas.topics import CLAIMS, DIGESTS, NODE_RESOURCES, SNAPSHOTS
 from streams.cli.exits import Exit
 from streams.cli.flags import SHOW, LogFlag, MomentFlag, Show
 from streams.cli.given.timegrammar import Instant
@@ -25,6 +25,7 @@ from streams.cli.reading.apart import Added, Apart, JobsFlag, Source, Task, Tell
 from streams.cli.reading.history import ArchiveFlag, with_archive
 from streams.cli.reading.open_log import opened
 from streams.cli.reading.state_at import moment_of, tell_if_before_all
+from streams.cli.reading.there import check_seen
 from streams.log.base import Log
 
 DIFFERENCES_SAID = 20
@@ -65,6 +66,8 @@ def replay_verb(
     at, apart = moment_of(until), Apart(Source(log, archive), jobs_of(jobs))
     moment: Until = at.time_ms if isinstance(at, Instant) else at
     with with_archive(opened(log), archive) as source:
+        if verify:
+            check_seen(source, DIGESTS, NODE_RESOURCES, SNAPSHOTS)
         tell = teller(sys.stderr)
         ends = ends_of(source, moment, tell)
         tell_if_before_all(ends, at, tell)

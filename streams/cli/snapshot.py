@@ -31,6 +31,7 @@ from streams.cli.reading.apart import Apart, JobsFlag, Source, jobs_of
 from streams.cli.reading.open_log import opened
 from streams.cli.reading.state import State
 from streams.cli.reading.state_at import state_at
+from streams.cli.reading.there import check_seen
 from streams.cli.writing import check_writable
 from streams.log.base import Log, TopicSpec
 from streams.snapshot_writer import messages_of, write_snapshot
@@ -72,6 +73,7 @@ def list_(
     which records were archived.
     """
     with opened(log) as source:
+        check_seen(source, SNAPSHOTS)
         ends = _chosen(source, partition)
         tell = teller(sys.stderr)
         with Progress("load", None) as progress:

@@ -27,6 +27,7 @@ from streams.cli.printed.amounts import TITLES, amount_text
 from streams.cli.printed.output import Column, Report
 from streams.cli.printed.printable import say, teller
 from streams.cli.problems import UsageProblem
+from streams.cli.reading.answers import astray
 from streams.cli.reading.naming import Naming, claimed_by, firsts_naming
 from streams.cli.reading.never_named import check_named
 from streams.cli.reading.open_log import opened
@@ -64,6 +65,7 @@ def timeline(subject: SubjectName, /, *, since: BoundFlag = None, until: MomentF
         about, state = _folded(source, named, end)
         _tell(source, about, Range(None, around))
         late = _lacking(source, about, within)
+        elsewhere = astray(source, named.name) if named.kind == "request" else ""
         if not about.entries and state.node(about.subject.name if about.subject.kind == "node" else "") is None:
             check_named(source, about.subject, end)
         cut = Cut.of(around.next_offsets | state.cut.next_offsets, ledger_id_of(source))
@@ -75,6 +77,8 @@ def timeline(subject: SubjectName, /, *, since: BoundFlag = None, until: MomentF
         say(each)
     if lacks:
         say(missing_text(lacks))
+    if elsewhere:
+        say(f"{about.subject}{elsewhere}")
     if not about.entries:
         say(f"no record made a difference to {about.subject}; `claimlog events --for {about.subject}`")
     return Exit.INCOMPLETE if lacks or late else Exit.DONE

@@ -21,7 +21,6 @@ from streams.cli.reading.open_log import check_on_kafka, opened, with_settings
 from streams.cli.reading.there import is_lines
 from streams.cli.writing import PARTITIONS_MAX, check_partitions
 from streams.ledger_topics import (
-    HIDES,
     LEDGER_PARTITIONS_DEFAULT,
     REQUEST_PARTITIONS_DEFAULT,
     made_anew,
@@ -30,7 +29,7 @@ from streams.ledger_topics import (
     remedy,
     topic_specs,
 )
-from streams.log.base import Log, TopicSpec
+from streams.log.base import HIDES, Log, TopicSpec
 from streams.mirror import COPIED
 
 if TYPE_CHECKING:

@@ -31,7 +31,7 @@ from streams.cli.printed.funnel import closest_lines, decision_item, funnel_line
 from streams.cli.printed.output import Column, Report
 from streams.cli.printed.printable import printable, say
 from streams.cli.problems import AnswerIncomplete, UsageProblem
-from streams.cli.reading.answers import may_have_been_answered, not_at_hand, request_history, request_of_instance, results_by
+from streams.cli.reading.answers import astray, may_have_been_answered, not_at_hand, request_history, request_of_instance, results_by
 from streams.cli.reading.open_log import opened
 from streams.cli.reading.rerun import Reruns
 from streams.cli.reading.state_at import moment_of, state_at
@@ -149,7 +149,7 @@ def _subject(log: Log, text: str, asking: Asking, *, is_of_a_moment: bool) -> Su
         request_id = None if found.is_known else request_of_instance(log, text)
         if request_id is not None:
             raise UsageProblem(f"{text!r} is an instance of request {request_id}; what would be otherwise is asked of all of it")
-        raise (AnswerIncomplete if found.is_known or gone else UsageProblem)(f"request {text!r}: {what}{gone}")
+        raise (AnswerIncomplete if found.is_known or gone else UsageProblem)(f"request {text!r}: {what}{gone or astray(log, text)}")
     if found.counting is None:
         if not is_of_a_moment and may_have_been_answered(log, found):
             said = f"request {text!r}: whether it was answered, and how, is not known{not_at_hand(log, RESULTS)}"

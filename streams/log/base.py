@@ -89,6 +89,10 @@ def is_stand_in(record: Record) -> bool:
     return record.headers == NO_RECORD and not record.value
 
 
+HIDES = "Brokers hide topics from users who may not read or describe them"
+"""What else a missing topic may mean."""
+
+
 class TopicSpec(Struct, frozen=True, gc=False):
     """A topic to make: its number of partitions never changes afterwards."""
 

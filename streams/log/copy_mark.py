@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from schemas.topics import CLAIMS
 from streams.log.base import Log, LogCutShort, Partition
 
 # The ends are kept as what this group has read, beside the real groups: every log stores that durably.
@@ -23,6 +24,15 @@ def spoil(copy: Log, places: Iterable[Partition]) -> None:
     """Say that `copy` is not the ledger and never will be: what stands in `places` is not what was copied."""
     for place in places:
         copy.commit(_GROUP, place.topic, {place.number: copy.end(*place) + 1})
+
+
+def check_begun(log: Log, name: str) -> None:
+    """Raises LogCutShort for what is to be a copy and has no record yet, perhaps no mark either."""
+    if not any(log.ends(CLAIMS).values()):
+        raise LogCutShort(
+            f"{name}: this copy of a ledger has nothing yet: the times of {CLAIMS} are their writers' (message.timestamp.type=CreateTime), "
+            "as while a ledger is copied. Run `claimlog copy` again: it goes on where it stopped"
+        )
 
 
 def check_whole(log: Log, name: str) -> None:

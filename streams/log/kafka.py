@@ -10,7 +10,7 @@ answer of `end`, `ends` or `wait`. `ends` includes everything that was acknowled
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -71,9 +71,9 @@ class KafkaLog:
             clients.close()
             raise
 
-    def create(self, topics: Sequence[TopicSpec]) -> None:
-        """See the contract. Raises TopicMismatch also where a topic's replication or settings could lose records."""
-        self._catalog.create(topics)
+    def create(self, topics: Sequence[TopicSpec], copied: Collection[str] = ()) -> None:
+        """See the contract; the times of topics made that are `copied` are their writers'. Raises TopicMismatch for unsafe settings."""
+        self._catalog.create(topics, copied)
         self._counts = {**self._counts, **{spec.name: spec.partitions for spec in topics}}
         self._look()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from confluent_kafka import KafkaError, KafkaException, TopicCollection, Uuid
@@ -21,9 +21,9 @@ from msgspec import Struct
 
 from schemas.few import few
 from schemas.topics import CLAIMS, STREAM_PARTITIONS, TOPICS
-from streams.log.base import LogError, LogUnreachable, TopicMismatch, TopicSpec
+from streams.log.base import HIDES, LogError, LogUnreachable, TopicMismatch, TopicSpec
 from streams.log.kafka_client import Clients
-from streams.log.kafka_errors import error_of, log_error
+from streams.log.kafka_errors import error_of, is_not_allowed, log_error
 from streams.log.kafka_settings import REPLICAS, SINGLE_BROKER
 from streams.log.partitioner import anew, is_made_again, other_count
 
@@ -159,8 +159,11 @@ class Catalog:
         topics = self._clients.metadata().topics.items()
         return {own: topic for name, topic in topics if topic.error is None and (own := self._settings.own(name))}
 
-    def create(self, specs: Sequence[TopicSpec]) -> None:
-        """Make those that are missing and wait until they have leaders. Raises TopicMismatch if one differs in what matters."""
+    def create(self, specs: Sequence[TopicSpec], times_of_writers: Collection[str] = ()) -> None:
+        """Make those that are missing and wait until they have leaders. Raises TopicMismatch if one differs in what matters.
+
+        Records of those among `times_of_writers` have the times that their writers say.
+        """
         there = self.found()
         for spec in specs:
             if spec.name in there and len(there[spec.name].partitions) != spec.partitions:
@@ -168,11 +171,11 @@ class Catalog:
         self._refuse_differences([spec for spec in specs if spec.name in there])
         missing = [spec for spec in specs if spec.name not in there]
         if missing:
-            of_others = self._make(missing)
+            of_others = self._make(missing, times_of_writers)
             self._await(missing)
             self._refuse_differences([spec for spec in missing if self._settings.topic(spec.name) in of_others])
 
-    def _make(self, specs: Sequence[TopicSpec]) -> set[str]:
+    def _make(self, specs: Sequence[TopicSpec], times_of_writers: Collection[str]) -> set[str]:
         """Returns the names on the cluster of those that another process has made since we looked."""
         metadata = self._clients.metadata()
         same = self._settings.same_groups() if any(spec.name == CLAIMS for spec in specs) else None
@@ -193,7 +196,7 @@ class Catalog:
                 self._settings.topic(spec.name),
                 spec.partitions,
                 1 if single else REPLICAS,
-                config=wanted(spec, single_broker=single),
+                config=wanted(spec, single_broker=single) | ({TIMESTAMPS: OF_WRITERS} if spec.name in times_of_writers else {}),
             )
             for spec in specs
         ]
@@ -205,9 +208,14 @@ class Catalog:
             except KafkaException as problem:
                 error = error_of(problem)
                 if error.code() != KafkaError.TOPIC_ALREADY_EXISTS:
-                    raise log_error(error, self._settings.place, f"making topic {name}", self._clients.last_seen) from None
+                    raise self._not_made(error, name) from None
                 of_others.add(name)
         return of_others
+
+    def _not_made(self, error: KafkaError, name: str) -> LogError:
+        problem = log_error(error, self._settings.place, f"making topic {name}", self._clients.last_seen)
+        # Whoever may not see a topic is told that there is none, and tries to make it.
+        return LogError(f"{problem}. If it is there, this user may not describe it: {HIDES}") if is_not_allowed(error) else problem
 
     def _await(self, specs: Sequence[TopicSpec]) -> None:
         until = time.monotonic() + READY_SECONDS
@@ -253,13 +261,25 @@ class Catalog:
         if not resources:
             return {}
 
-        def ask(admin: AdminClient, timeout: float) -> list[Any]:
-            futures = admin.describe_configs(list(resources.values()), request_timeout=timeout)
-            return [futures[resource].result() for resource in resources.values()]
+        refused: dict[str, KafkaError] = {}
+
+        def ask(admin: AdminClient, timeout: float) -> dict[str, Any]:
+            futures, found = admin.describe_configs(list(resources.values()), request_timeout=timeout), {}
+            for topic, resource in resources.items():
+                try:
+                    found[topic] = futures[resource].result()
+                except KafkaException as problem:
+                    if not is_not_allowed(error := error_of(problem)):
+                        raise
+                    refused[self._settings.topic(topic)] = error
+            return found
 
         # One broker has said that they are there; the one that is asked now may learn of it a moment later.
         results = self._clients.administer(ask, "asking for the settings of topics", was_there=True)
-        return {topic: {name: str(entry.value) for name, entry in result.items()} for topic, result in zip(resources, results, strict=True)}
+        if refused:
+            topic, error = next(iter(refused.items()))
+            raise log_error(error, self._settings.place, f"asking for the settings of topic {topic} (DescribeConfigs)")
+        return {topic: {name: str(entry.value) for name, entry in result.items()} for topic, result in results.items()}
 
     def in_sync_min(self, topics: Iterable[str]) -> dict[str, int]:
         """How many copies in step an append to these topics takes."""

@@ -32,7 +32,7 @@ from projections import filed
 from schemas import topics
 from schemas.codec import encode
 from schemas.requests import Flavor, PlacementRequested
-from schemas.topics import ANSWERED, AUDITS, CLAIMS, DEAD_LETTERS, LIFECYCLE, NODE_RESOURCES, REQUESTS, RESULTS, TOPICS
+from schemas.topics import ANSWERED, AUDITS, CLAIMS, DEAD_LETTERS, LIFECYCLE, NODE_RESOURCES, REQUESTS, RESULTS, SNAPSHOTS, TOPICS, VERDICTS
 from streams.ledger_topics import LATER_TOPICS
 from streams.log.base import Message
 from streams.log.kafka import KafkaLog
@@ -89,12 +89,18 @@ class Secured:
     def prepare(self) -> None:
         """Users and ACLs, by the listener that asks for nothing."""
         admin = AdminClient({"bootstrap.servers": self.broker.address})
-        how = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 4096)
-        given = admin.alter_user_scram_credentials([UserScramCredentialUpsertion(user, how, f"{user}-secret".encode()) for user in USERS])
         made = admin.create_acls([binding for command in acl_commands() for binding in bindings(command)])
-        for future in (*given.values(), *made.values()):
+        for future in made.values():
             future.result()
-        for user in USERS:
+        self.add(*USERS)
+
+    def add(self, *users: str) -> None:
+        """More users, each with its settings and its password in a file."""
+        admin, how = AdminClient({"bootstrap.servers": self.broker.address}), ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 4096)
+        given = admin.alter_user_scram_credentials([UserScramCredentialUpsertion(user, how, f"{user}-secret".encode()) for user in users])
+        for future in given.values():
+            future.result()
+        for user in users:
             (self.folder / f"{user}.password").write_text(f"{user}-secret\n")
             (self.folder / f"{user}.conf").write_text(
                 f"# as a site would have it\nsecurity.protocol=SASL_SSL\nsasl.mechanism=SCRAM-SHA-512\nsasl.username={user}\n"
@@ -435,6 +441,68 @@ def test_who_lacks_a_right_to_a_group_is_told_so_within_seconds(
 
     assert (refused.returncode, NOT_ALLOWED in refused.stderr) == (1, True), refused.stderr
     assert took < REFUSED_SECONDS
+
+
+def test_who_may_not_see_a_topic_is_told_so_and_gets_no_answer_without_it(secured: Secured) -> None:
+    """Observations that wait there, the policy that a scheduler has, digests that were published: an answer without them is another one."""
+    looks = {AUDITS: ["nodes"], RESULTS: ["capacity", "--vcpus", "1"], SNAPSHOTS: ["snapshot", "list"]}
+    told = {}
+    for topic, verb in looks.items():
+        with secured.denied("requester", ResourceType.TOPIC, topic, AclOperation.DESCRIBE):
+            told[topic] = refused(secured, "requester", *verb)
+    with secured.denied("requester", ResourceType.TOPIC, VERDICTS, AclOperation.DESCRIBE_CONFIGS):
+        settings = refused(secured, "requester", "topics", "check")
+
+    for topic, said in told.items():
+        assert (said.returncode, said.stdout) == (6, "")
+        assert f"topic {topic} is missing, so what stood there is not known" in said.stderr
+    assert settings.returncode == 1
+    assert f"{PREFIX}.{VERDICTS}" in settings.stderr
+    assert "(DescribeConfigs)" in settings.stderr
+
+
+def refused(secured: Secured, user: str, *verb: str) -> subprocess.CompletedProcess[str]:
+    """What a user hears as soon as a right is gone: a broker takes a moment to heed a new rule."""
+    said: list[subprocess.CompletedProcess[str]] = []
+
+    def is_refused() -> bool:
+        said[:] = [secured.run(user, *verb)]
+        return said[0].returncode not in {0, 3}
+
+    until(is_refused, PATIENCE_SECONDS, f"{' '.join(verb)} is refused")
+    return said[0]
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "operation"),
+    [(ResourceType.TOPIC, CLAIMS, AclOperation.ALTER_CONFIGS), (ResourceType.GROUP, "copies", AclOperation.READ)],
+    ids=["alter claims", "mark"],
+)
+def test_a_copy_that_could_not_begin_for_want_of_a_right_is_no_empty_ledger(
+    secured: Secured, tmp_path: Path, kind: ResourceType, name: str, operation: AclOperation
+) -> None:
+    source, prefix = tmp_path / "source.sqlite", f"copied-{operation.name.lower()}"
+    assert secured.run("producer", "produce", "load", "--nodes", "2", "--once", "--log", f"sqlite:{source}").returncode == 0
+    admin = AdminClient({"bootstrap.servers": secured.broker.address})
+    place = (kind, f"{prefix}.{name}", ResourcePatternType.LITERAL, "User:copier", "*", operation, AclPermissionType.DENY)
+    target = f"kafka://127.0.0.1:{secured.broker.second_port}/{prefix}?single-broker=true"
+    rights = [
+        AclBinding(each, prefix, ResourcePatternType.PREFIXED, "User:copier", "*", AclOperation.ALL, AclPermissionType.ALLOW)
+        for each in (ResourceType.TOPIC, ResourceType.GROUP)
+    ]
+    secured.add("copier")
+    for future in admin.create_acls([*rights, AclBinding(*place)]).values():
+        future.result()
+
+    begun = secured.run("copier", "copy", target, "--log", f"sqlite:{source}")
+    looked = secured.run("copier", "nodes", "--log", target)
+    for deleted in admin.delete_acls([AclBindingFilter(*place)]).values():
+        deleted.result()
+    until(lambda: secured.run("copier", "copy", target, "--log", f"sqlite:{source}").returncode == 0, PATIENCE_SECONDS, "it is copied")
+
+    assert (begun.returncode, NOT_ALLOWED in begun.stderr) == (1, True), begun.stderr
+    assert (looked.returncode, looked.stdout) == (6, ""), looked.stderr
+    assert secured.run("copier", "nodes", "--log", target).returncode == 0
 
 
 def test_doctor_says_which_of_its_checks_a_user_may_not_make_and_makes_the_others(secured: Secured) -> None:

@@ -229,7 +229,9 @@ def _checked(style: Style, report: Report, first: Item | None) -> Style:
     for name in [*style.columns, *([] if style.sort is None else [style.sort.removeprefix("-")])]:
         there = [column.name for column in report.columns]
         if name not in {*there, *known} and not (name.partition(".")[0] in report.mixed or _may_have(known, name)):
-            raise UsageProblem(f"there is no column {name!r}; there are: {', '.join(dict.fromkeys([*there, *known]))}")
+            is_heading = name in {column.heading for column in report.columns}
+            said = f"{name!r} stands above several columns" if is_heading else f"there is no column {name!r}"
+            raise UsageProblem(f"{said}; there are: {', '.join(dict.fromkeys([*there, *known]))}")
     return style
 
 

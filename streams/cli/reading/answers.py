@@ -146,6 +146,17 @@ def not_at_hand(log: Log, *topics: str) -> str:
     return "".join(f"; {late}" for late in begins_late(log, topics, Range(None, None)))
 
 
+def astray(log: Log, request_id: str) -> str:
+    """What to add where a request is not found: where a record with its id lies that nobody reads as one; empty if none does."""
+    key = request_id.encode()
+    own = log.partition(REQUESTS, key) if REQUESTS in log.topics() else 0
+    for record in _containing(log, REQUESTS, key):
+        if record.key == key and record.partition != own:
+            belongs = f"its id belongs to {Partition(REQUESTS, own)}, so it counts for nothing there"
+            return f"; a record of it lies at {record.position}, but {belongs}: `claimlog dead-letters redrive` appends it where it belongs"
+    return ""
+
+
 def policy_text(log: Log, digest: str) -> str | None:
     """The text of a policy, from the start of a scheduler that had it; None if no start at hand had."""
     return next((start.policy for _, start in _starts(log, ends_of(log)) if start.policy_digest == digest), None)

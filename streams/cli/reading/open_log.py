@@ -151,7 +151,7 @@ def _kafka(spec: str, environ: Mapping[str, str], *, partly_copied: bool, narrow
     if met is not None:
         met(log)
     if not partly_copied:
-        _refuse_part(log, log.settings.place, log.has_times_of_writers)
+        _refuse_part(log, log.settings.place, log.has_times_of_writers, is_to_have_records=narrowed)
     if narrowed:
         _narrow(log)
     return log
@@ -174,13 +174,15 @@ def _narrow(log: KafkaLog) -> None:
         raise
 
 
-def _refuse_part(log: Log, name: str, may_be_copy: Callable[[], bool] = lambda: True) -> None:
+def _refuse_part(log: Log, name: str, may_be_copy: Callable[[], bool] = lambda: True, *, is_to_have_records: bool = False) -> None:
     """Close a log that is the copy of a ledger and lacks some of it. Raises LogCutShort, and what the log raises."""
-    from streams.log.copy_mark import check_whole
+    from streams.log.copy_mark import check_begun, check_whole
 
     try:
         if may_be_copy():
             check_whole(log, name)
+            if is_to_have_records:
+                check_begun(log, name)
     except LogError:
         log.close()
         raise

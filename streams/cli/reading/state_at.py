@@ -39,8 +39,9 @@ from streams.cli.reading.apart import Added, Apart, Task, Tell, run_apart
 from streams.cli.reading.pending import Each, behind_of, lay_pending, say_pending
 from streams.cli.reading.records import at_time
 from streams.cli.reading.state import Begun, State, begun_at
+from streams.cli.reading.there import check_seen, folded_partitions
 from streams.clock import wall_clock_ms
-from streams.log.base import Log, LogDamaged, TopicMismatch
+from streams.log.base import Log, LogDamaged
 from streams.reconciler import CARRIERS, SOURCES
 
 
@@ -76,11 +77,12 @@ def state_at(
     Without `views`, since doubles span partitions, some of these may do: with `only` (and nothing `pending`) no others are there; with
     `firsts`, from which offset on `each` wants the steps of each, those are that have such steps, folded from a snapshot in front of them.
     Raises TopicMismatch for a log without ledger, WrongCut for a cut of another log, HistoryMissing for one that this log does not reach
-    and for a ledger that lacks a partition,
-    AnswerIncomplete for one of another kind of answer, OffsetOutOfRange for history that is not at hand, and the fold's own errors.
+    and for a ledger that lacks a partition, AnswerIncomplete for one of another kind of answer and where observations are hidden,
+    OffsetOutOfRange for history that is not at hand, and the fold's own errors.
     """
     stderr = sys.stderr if stderr is None else stderr
     tell = tell or teller(stderr)
+    check_seen(log, *(SOURCES if pending else ()))
     # In this order: what is carried up to here stands in `claims` before their ends are read.
     there = log.topics()
     carried = {topic: log.committed(CARRIERS, topic) for topic in SOURCES if topic in there}
@@ -197,17 +199,6 @@ def _encoded_state(log: Log, task: Task, added: Added, tell: Tell) -> tuple[byte
     state.fold(log, task.partition, task.end, added, keeps_digest=not from_snapshots)
     rows = all_rows(begun.observed, begun.leaks, Doubles()) if views else ()
     return encoded(begun.ledger, rows), begun.doubles
-
-
-def folded_partitions(there: Mapping[str, int]) -> list[int]:
-    """How many partitions those of the folded topics have that are there. Raises TopicMismatch for none: such a log has no ledger."""
-    known = [there[topic] for topic in FOLDED if topic in there]
-    if not known:
-        raise TopicMismatch(
-            f"this log has no ledger: topics {CLAIMS}, {' and '.join(SOURCES)} are missing; `claimlog run` or `claimlog produce` makes "
-            "them. Brokers hide topics from users who may not read them"
-        )
-    return known
 
 
 def ledger_partitions(log: Log, carried: Mapping[str, Mapping[int, int]] | None = None) -> int:

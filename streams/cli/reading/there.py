@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
-from schemas.topics import ANSWERED, CLAIMS, MADE_AGAIN, NODE_RESOURCES, VERDICTS
+from schemas.topics import ANSWERED, CLAIMS, FOLDED, MADE_AGAIN, NODE_RESOURCES, VERDICTS
 from streams.cli.problems import AnswerIncomplete
-from streams.cli.reading.state_at import folded_partitions
 from streams.ledger_topics import LATER_TOPICS
-from streams.log.base import Log, LogReadOnly
+from streams.log.base import HIDES, Log, LogReadOnly, TopicMismatch
+from streams.reconciler import SOURCES
+
+
+def folded_partitions(there: Mapping[str, int]) -> list[int]:
+    """How many partitions those of the folded topics have that are there. Raises TopicMismatch for none: such a log has no ledger."""
+    known = [there[topic] for topic in FOLDED if topic in there]
+    if not known:
+        raise TopicMismatch(
+            f"this log has no ledger: topics {CLAIMS}, {' and '.join(SOURCES)} are missing; `claimlog run` or `claimlog produce` makes "
+            f"them. {HIDES}"
+        )
+    return known
 
 
 def is_lines(log: Log) -> bool:
@@ -59,3 +70,13 @@ def check_there(log: Log, *topics: str) -> None:
     """Raises TopicMismatch for a log without a ledger, AnswerIncomplete where one of the topics that the answer reads is missing."""
     if names := missing(log, topics):
         raise AnswerIncomplete(missing_text(names))
+
+
+def check_seen(log: Log, *topics: str) -> None:
+    """Raises AnswerIncomplete where one of these topics is missing, though some that follow from the ledger are there.
+
+    It was deleted then, or is hidden from this user: whoever makes a ledger's topics makes them all.
+    """
+    there = log.topics()
+    if any(name in there for name in MADE_AGAIN) and not is_lines(log) and (names := [name for name in topics if name not in there]):
+        raise AnswerIncomplete(f"{missing_text(names)}. {HIDES}")

@@ -11,7 +11,7 @@ import resource
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 import pytest
@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from schemas.topics import CLAIMS, FINDINGS, REQUESTS, RESULTS
 from streams.cli.main import run
 from streams.ledger_topics import open_ledger
-from streams.log.base import LogCutShort, LogError, LogFull, Message, OffsetOutOfRange
+from streams.log.base import LogCutShort, LogError, LogFull, Message, OffsetOutOfRange, TopicSpec
 from streams.log.copy_mark import check_whole
 from streams.log.memory import MemoryLog
 from streams.log.sqlite import SqliteLog
@@ -375,10 +375,16 @@ class _OfWriters(MemoryLog):
     """A log that has to be told that writers say the times, as Kafka, and has no room for records."""
 
     marked: dict[int, int] | None = None
+    begun: Collection[str] = ()
+
+    def create(self, topics: Sequence[TopicSpec], copied: Collection[str] = ()) -> None:
+        self.begun = copied
+        super().create(topics)
 
     def take_times(self, topics: Sequence[str], *, of_writers: bool) -> None:
         assert CLAIMS in topics
         assert of_writers
+        assert CLAIMS in self.begun
         self.marked = self.committed("copies", CLAIMS)
 
     def append_at(self, messages: Sequence[Message], times_ms: Sequence[int]) -> None:

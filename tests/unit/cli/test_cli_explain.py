@@ -792,3 +792,22 @@ def test_code_that_fails_when_it_is_run_again_leaves_what_was_recorded(
     assert said.code == 0
     assert f"it cannot be made again: weigher '{own.parent.name}:cool' failed on node c02: FileNotFoundError" in said.out
     assert "chosen: c02" in said.out
+
+
+def test_a_request_in_a_partition_where_its_id_does_not_belong_is_told_with_the_way_back(
+    fleet: FleetLog, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nobody reads it there: a program with another partitioner wrote it."""
+    own, count = fleet.log.partition(REQUESTS, b"r1"), fleet.log.topics()[REQUESTS]
+    other = (own + 1) % count
+    request = PlacementRequested(request_id="r1", flavor=Flavor(memory_mib=64))
+    fleet.log.append([Message(REQUESTS, b"r1", encode(request), partition=other)])
+
+    refused = [fleet.run(capsys, verb, "r1") for verb in ("explain", "cancel", "what-if")]
+    told = fleet.run(capsys, "timeline", "request/r1")
+
+    word = f"a record of it lies at {REQUESTS}/{other}@0, but its id belongs to {REQUESTS}/{own}, so it counts for nothing there"
+    assert count > 1
+    assert [said.code for said in refused] == [2, 2, 2]
+    assert all(f"{word}: `claimlog dead-letters redrive` appends it where it belongs" in said.err for said in (*refused, told))
+    assert told.code == 0

@@ -12,6 +12,7 @@ import pytest
 
 from schemas import topics
 from streams.log.base import TopicSpec
+from streams.log.sqlite import SqliteLog
 from tests.cli_log import START_MS, FleetLog
 
 VERBS = [
@@ -94,3 +95,33 @@ def test_a_watch_names_what_it_lacks_before_it_waits_for_what_comes(part: FleetL
     assert lacks.endswith("`claimlog topics check`; what comes there is waited for\n")
     assert late.startswith(f"at hand are records from claims/{number}@1 on only; set CLAIMLOG_ARCHIVE")
     assert code == 130
+
+
+HIDING = [
+    (("nodes",), topics.AUDITS),
+    (("leaks",), topics.AUDITS),
+    (("leaks",), topics.LIFECYCLE),
+    (("capacity", "--vcpus", "1"), topics.RESULTS),
+    (("what-if", "--vcpus", "1", "--count", "2"), topics.RESULTS),
+    (("snapshot", "list"), topics.SNAPSHOTS),
+    (("replay", "--verify"), topics.DIGESTS),
+    (("replay", "--verify"), topics.NODE_RESOURCES),
+]
+
+
+@pytest.mark.parametrize(("verb", "hidden"), HIDING, ids=lambda each: " ".join(each) if isinstance(each, tuple) else each)
+def test_an_answer_that_needs_what_is_hidden_from_this_user_is_none(
+    verb: tuple[str, ...], hidden: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A broker does not tell of topics that a user may not describe: they seem not to be there."""
+    fleet = FleetLog(tmp_path)
+    fleet.audit("c01", {"ghost": 512})
+    whole = SqliteLog.topics
+    seen = fleet.run(capsys, *verb)
+    monkeypatch.setattr(SqliteLog, "topics", lambda log: {name: count for name, count in whole(log).items() if name != hidden})
+
+    said = fleet.run(capsys, *verb)
+
+    assert seen.code in {0, 3}
+    assert (said.code, said.out) == (6, "")
+    assert f"topic {hidden} is missing, so what stood there is not known" in said.err
