@@ -78,5 +78,6 @@ def check_seen(log: Log, *topics: str) -> None:
     It was deleted then, or is hidden from this user: whoever makes a ledger's topics makes them all.
     """
     there = log.topics()
-    if any(name in there for name in MADE_AGAIN) and not is_lines(log) and (names := [name for name in topics if name not in there]):
+    names = [name for name in topics if name not in there]
+    if names and any(name in there for name in MADE_AGAIN) and not is_lines(log):
         raise AnswerIncomplete(f"{missing_text(names)}. {HIDES}")
