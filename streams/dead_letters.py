@@ -130,7 +130,9 @@ def redrive(record: Record) -> Message | Unreadable:
     if hash_of(letter.value) != letter.hash:
         return Unreadable("damaged", f"{place}: expected bytes with hash {letter.hash}, as at {letter.position}; nothing is redriven")
     if letter.topic not in TOPICS or letter.topic == DEAD_LETTERS:
-        return Unreadable("unknown-topic", f"{record.position}: {letter.topic!r} is no topic that records are redriven to")
+        source = f"{letter.topic!r} is none of the ledger's topics that records are redriven to"
+        again = f"once it is mended at its source, it is read there; `claimlog dead-letters show {place}` has its bytes"
+        return Unreadable("unknown-topic", f"{place}: {source}: {again}")
     return Message(
         topic=letter.topic,
         key=letter.key,

@@ -93,12 +93,22 @@ def remedy(finding: OpenRecord, place: Place, stamp: Stamp, *, report_age_ms: in
     if finding.kind == "ghost-instance" and claims:
         return Remedy(finding, "its owner says that it left and its host shows it: delete the guest there, which gives its claim back")
     if finding.kind in {"ghost-instance", "missing-claim"}:
-        adopt = f"`claimlog leaks adopt {quote(finding.finding_id)} --reason WORDS` claims what it uses"
-        return Remedy(finding, f"its host shows it: delete the guest there, or {adopt}")
+        return Remedy(finding, f"its host shows it: delete the guest there, or `{adopting(finding)}` claims what it uses")
     if finding.kind == "stranded-member":
         then = f" first, and then: {finding.fix}" if mends(finding.fix) else f" on {finding.node_id}; see also: {finding.fix}"
         return Remedy(finding, f"evacuate or delete {finding.instance_id}{then}")
     return Remedy(finding, f"no event mends it; {finding.fix or 'see its note'}")
+
+
+def adopting(finding: OpenRecord) -> str:
+    """The command that claims what an instance uses that is there without a claim."""
+    return f"claimlog leaks adopt {quote(finding.finding_id)} --reason WORDS"
+
+
+def may_be_adopted(finding: OpenRecord, node: Node | None) -> bool:
+    """Whether it is about an instance that is on this node, and without a claim there."""
+    is_there = node is not None and finding.instance_id in node.shown and finding.instance_id not in node.claims
+    return is_there and finding.kind in {"ghost-instance", "missing-claim"}
 
 
 def adopted(finding: OpenRecord, place: Place, stamp: Stamp) -> Remedy:

@@ -30,7 +30,7 @@ from streams.cli.reading.open_log import opened
 from streams.cli.reading.state import State
 from streams.cli.reading.state_at import moment_of, state_at
 from streams.cli.watching import watchable
-from streams.healing import OpenRecord, mends
+from streams.healing import OpenRecord, adopting, may_be_adopted, mends
 from streams.log.base import Log
 
 app = App(name="leaks")
@@ -123,7 +123,7 @@ def leaks(
     jobs: JobsFlag = None,
     show: Live = LIVE,
 ) -> int:
-    """Every open finding: suspected by one look, confirmed by a later audit. Exits 3 if there is any.
+    """Every open finding: suspected by one look, confirmed by a later audit. Exits 3 if there is any that is not ignored.
 
     With --explain each has the events that made it, oldest first with their places in the log, the event that should be there and is
     not, and the command that mends it, if there is one. With --heal each has the event that would make up for the missing one, as far as
@@ -183,7 +183,7 @@ def _check_told(kinds: tuple[str, ...], explain: bool, show: Live) -> None:
 def _explain(report: Report, of_item: Mapping[int, OpenRecord], state: State, show: Live) -> None:
     """Tell of each finding in words, in the order asked for; `of_item` has them by the identity of their items."""
     items = in_order(report, show.style(sys.stdout))
-    sys.stdout.write("".join(explained(of_item[id(item)], state.as_of_ms) for item in items))
+    sys.stdout.write("".join(explained(of_item[id(item)], state) for item in items))
 
 
 app.command(mending.ignore)
@@ -235,10 +235,10 @@ def summary_text(findings: Sequence[OpenRecord], *, of: int, nodes_known: int, h
     return f"{found}; held: {amounts_text(held_by(findings))}{stale}"
 
 
-def explained(finding: OpenRecord, as_of_ms: int) -> str:
+def explained(finding: OpenRecord, state: State) -> str:
     """A finding as a paragraph: what it is, the events that made it, the one that is missing, and what to do."""
     about = finding.claim_id or finding.instance_id
-    since = f"since {units.moment(finding.since_ms)} ({units.age(finding.since_ms, as_of_ms)})"
+    since = f"since {units.moment(finding.since_ms)} ({units.age(finding.since_ms, state.as_of_ms)})"
     lines = [
         f"{finding.kind} on {finding.node_id}{': ' + about if about else ''}",
         f"  {state_of(finding)}, {since}, holds {amounts_text(amounts_of(finding.held))}",
@@ -256,6 +256,8 @@ def explained(finding: OpenRecord, as_of_ms: int) -> str:
         lines.append(f"  missing   {finding.missing}")
     if finding.fix:
         lines.append(f"  {'to mend ' if mends(finding.fix) else 'see also'}  {finding.fix}")
+    if may_be_adopted(finding, state.node(finding.node_id)):
+        lines.append(f"  to adopt  {adopting(finding)}")
     return "\n".join(printable(line) for line in lines if line) + "\n\n"
 
 

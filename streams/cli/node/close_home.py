@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from shlex import quote
 from typing import Annotated
 
 from cyclopts import Parameter
@@ -21,9 +22,10 @@ GroupName = Annotated[str, Parameter(name="--group", help="The affinity group, b
 
 
 def close_home(node: Annotated[str, Parameter(help="The node, by its hostname.")], /, *, group: GroupName, log: LogFlag = None) -> int:
-    """Close a dead node as the home of an affinity group, members or not: its next members go to another node.
+    """Close a dead node as the home of an affinity group, members or not: its next members get another home.
 
-    Needed only while members are held there; schedulers leave an empty home by themselves.
+    Needed only while members are held there; schedulers leave an empty home by themselves. A node that is neither disabled nor silent may
+    be chosen again: disable it first.
     """
     with opened(log) as source:
         check_writable(source)
@@ -39,6 +41,9 @@ def close_home(node: Annotated[str, Parameter(help="The node, by its hostname.")
     left = len(row.members(group))
     stay = f"; {left} member{' is' if left == 1 else 's are'} left there" if left else ""
     print(printable(f"{node}: home of {group} closed (epoch {epoch}){stay}"))
+    if row.status == "enabled" and row.silent_since_ms is None:
+        again = f"claimlog node disable {quote(node)} --reason WORDS, and close it again if it does"
+        say(f"{node} still takes instances, so it may become the group's home once more: {again}")
     say(str(position))
     return 0
 

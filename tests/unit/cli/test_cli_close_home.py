@@ -38,6 +38,7 @@ def test_newcomers_go_elsewhere_when_the_home_is_closed_though_members_are_left(
     again = fleet.run(capsys, "node", "close-home", dead, "--group", "g")
     place(fleet, "r2")
 
+    assert "still takes instances" not in said.err
     assert (said.code, said.out) == (0, f"{dead}: home of g closed (epoch 1); 1 member is left there\n")
     assert again.code == 2
     assert "is closed already" in again.err
@@ -50,8 +51,9 @@ def test_members_left_at_a_closed_home_are_findings_until_they_are_gone(tmp_path
     place(fleet, "r1")
     (claim,) = fleet.run(capsys, "claims", "list", "-o", "json").json["items"]
     fleet.audit("c01", {claim["instance_id"]: 1024})
-    fleet.run(capsys, "node", "close-home", "c01", "--group", "g")
+    said = fleet.run(capsys, "node", "close-home", "c01", "--group", "g")
 
+    assert "c01 still takes instances, so it may become the group's home once more: claimlog node disable c01 --reason WORDS" in said.err
     suspected = fleet.run(capsys, "leaks", "-o", "json")
     fleet.now_ms = time.time_ns() // 1_000_000 + 60_000
     fleet.audit("c01", {claim["instance_id"]: 1024})

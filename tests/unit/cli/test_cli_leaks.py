@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -104,6 +106,20 @@ def test_a_command_that_only_shows_what_happened_is_not_said_to_mend(fleet: Flee
     assert "delete the guest on its host, or claim what it uses" in told
     assert "  see also  claimlog timeline ghost\n" in told
     assert "to mend" not in told
+
+
+def test_the_command_that_claims_what_a_guest_uses_is_told_with_its_finding_and_works(
+    fleet: FleetLog, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told = fleet.run(capsys, "leaks", "--explain", "--node", "c02").out
+    orphan = fleet.run(capsys, "leaks", "--explain", "--kind", "orphan-claim").out
+
+    (command,) = re.findall(r"^  to adopt  claimlog (.*)$", told, re.MULTILINE)
+    adopted = fleet.run(capsys, *shlex.split(command))
+
+    assert "to adopt" not in orphan
+    assert adopted.code == 0, adopted.err
+    assert fleet.run(capsys, "leaks", "--node", "c02").code == 0
 
 
 def test_the_command_that_it_prints_mends_the_orphan_and_its_gap(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
