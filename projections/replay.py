@@ -132,7 +132,8 @@ def ends_of(log: Readable, until: Until, tell: Tell | None = None) -> dict[int, 
     """
     count = log.topics().get(CLAIMS)
     if count is None:
-        raise ProjectionError(f"this log has no topic {CLAIMS}, so there is no ledger to fold; `claimlog run` makes it")
+        hidden = "or it is hidden from this user"
+        raise ProjectionError(f"this log has no topic {CLAIMS}, {hidden}, so there is no ledger to fold; `claimlog run` makes it")
     check_whole(log)
     if until is None:
         return dict(log.ends(CLAIMS))

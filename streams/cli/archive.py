@@ -57,7 +57,7 @@ def archive_verb(
     report, folder = Report(columns=COLUMNS, items=()), Path(directory)
     show.check(report)
     with opened(log, makes=folder) as source, archived(source, folder) as history:
-        check_there(source, CLAIMS)
+        check_there(source, *FOLDED)
         limits = _limits(source, below)
         wanted = {partition: offset for partition, offset in limits.items() if offset > source.start(*partition)}
         verified = dict(limits)

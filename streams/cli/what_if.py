@@ -142,6 +142,7 @@ def _subject(log: Log, text: str, asking: Asking, *, is_of_a_moment: bool) -> Su
         return Subject(asking.request(OWNER))
     if text == "-" or text.endswith(".json") or Path(text).is_file():
         return _counted(Subject(from_json(text, None)), asking)
+    check_there(log, REQUESTS)
     found = request_history(log, text)
     if found.request is None:
         gone = not_at_hand(log, REQUESTS)

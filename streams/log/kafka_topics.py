@@ -189,7 +189,8 @@ class Catalog:
         if brokers < REPLICAS and not single:
             raise LogError(
                 f"{self._settings.place} has {brokers} broker{'s' * (brokers != 1)}, and {REPLICAS} are needed to keep what was "
-                f"acknowledged when one is lost. If that is meant, say so: {self._settings.place}?{SINGLE_BROKER}"
+                "acknowledged when one is lost. Start those that are down, or, if so few are meant, say so: "
+                f"{self._settings.place}?{SINGLE_BROKER}"
             )
         made = [
             NewTopic(

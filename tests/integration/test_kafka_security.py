@@ -452,6 +452,7 @@ def test_who_may_not_see_a_topic_is_told_so_and_gets_no_answer_without_it(secure
             told[topic] = refused(secured, "requester", *verb)
     with secured.denied("requester", ResourceType.TOPIC, VERDICTS, AclOperation.DESCRIBE_CONFIGS):
         settings = refused(secured, "requester", "topics", "check")
+        looked = secured.run("requester", "doctor", "--quick", "-o", "json")
 
     for topic, said in told.items():
         assert (said.returncode, said.stdout) == (6, "")
@@ -459,6 +460,8 @@ def test_who_may_not_see_a_topic_is_told_so_and_gets_no_answer_without_it(secure
     assert settings.returncode == 1
     assert f"{PREFIX}.{VERDICTS}" in settings.stderr
     assert "(DescribeConfigs)" in settings.stderr
+    found = {item["check"]: item["status"] for item in json.loads(looked.stdout)["items"]}
+    assert (looked.returncode, found["cluster"], found["dead letters"]) == (3, "fail", "ok")
 
 
 def refused(secured: Secured, user: str, *verb: str) -> subprocess.CompletedProcess[str]:
