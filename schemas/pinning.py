@@ -107,7 +107,7 @@ def uncounted(flavor: Flavor) -> str:
     """What extra specs ask for by amount that is counted on no node (`resources:VGPU`), and what to do; empty if there is nothing."""
     for key, text in flavor.extra_specs.items():
         group = re.match(r"resources[a-zA-Z0-9_-]{0,64}:", key)
-        if group is not None and key[group.end() :] not in COUNTED and (_whole(text) or 0) > 0:
+        if group is not None and key[group.end() :] not in COUNTED and (whole(text) or 0) > 0:
             return f"{key}: only {', '.join(COUNTED)} are counted on nodes; leave it out, or name such nodes by a trait"
     return ""
 
@@ -139,7 +139,7 @@ def _says(texts: Mapping[str, str], prefixes: tuple[str, ...]) -> bool:
     return bool(texts) and any(key.startswith(prefixes) for key in texts)
 
 
-def _whole(text: str) -> int | None:
+def whole(text: str) -> int | None:
     """A whole number as Nova reads one: blanks around it, a sign and leading zeros do not matter. None for anything else."""
     try:
         return int(text)
@@ -213,7 +213,7 @@ def _resources(extra_specs: Mapping[str, str], name: str) -> int:
 def _asked(extra_specs: Mapping[str, str], name: str) -> list[int]:
     """The amounts of `resources:NAME` and its numbered groups; what is no amount is somebody else's error."""
     texts = [text for key, text in extra_specs.items() if re.fullmatch(_RESOURCE + name, key)]
-    amounts = [amount for text in texts if (amount := _whole(text)) is not None and amount >= 0]
+    amounts = [amount for text in texts if (amount := whole(text)) is not None and amount >= 0]
     if sum(amounts) > AMOUNT_MAX:
         raise WantsError(f"resources:{name}: expected at most {AMOUNT_MAX}, got {', '.join(texts)}")
     return amounts
@@ -275,7 +275,7 @@ def _nodes(flavor: Flavor, image: Image) -> int:
     if by_flavor and by_image:
         raise WantsError("hw_numa_nodes: the flavor says how many cells there are, the image must not")
     text = by_flavor or by_image
-    if text and ((number := _whole(text)) is None or not 1 <= number <= CPUS_MAX or str(number) != text):
+    if text and ((number := whole(text)) is None or not 1 <= number <= CPUS_MAX or str(number) != text):
         raise WantsError(f"hw:numa_nodes: expected a number from 1 to {CPUS_MAX}, got {text!r}")
     return int(text or 0)
 
@@ -312,7 +312,7 @@ def _cells(flavor: Flavor, image: Image, nodes: int, cpus: int) -> Iterable[tupl
     members = [cpus_of(text, f"hw:numa_cpus.{number}") for number, text in enumerate(cpu_texts)]
     if sorted(cpu for each in members for cpu in each) != list(range(cpus)):
         raise WantsError(f"hw:numa_cpus: expected each of the CPUs 0 to {cpus - 1} once")
-    amounts_mib = [amount for text in memory_texts if (amount := _whole(text)) is not None and amount >= 0]
+    amounts_mib = [amount for text in memory_texts if (amount := whole(text)) is not None and amount >= 0]
     if len(amounts_mib) != nodes or sum(amounts_mib) != flavor.memory_mib:
         raise WantsError(f"hw:numa_mem: expected amounts that add up to {flavor.memory_mib} MiB, got {', '.join(memory_texts)}")
     return list(zip(members, amounts_mib, strict=True))

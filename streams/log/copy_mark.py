@@ -30,8 +30,9 @@ def check_begun(log: Log, name: str) -> None:
     """Raises LogCutShort for what is to be a copy and has no record yet, perhaps no mark either."""
     if not any(log.ends(CLAIMS).values()):
         raise LogCutShort(
-            f"{name}: this copy of a ledger has nothing yet: the times of {CLAIMS} are their writers' (message.timestamp.type=CreateTime), "
-            "as while a ledger is copied. Run `claimlog copy` again: it goes on where it stopped"
+            f"{name}: there is nothing yet, and the times of {CLAIMS} are their writers' (message.timestamp.type=CreateTime), as while a "
+            "ledger is copied. A copy goes on where it stopped: run `claimlog copy` again. If this is to be a new ledger, "
+            "`claimlog topics apply` opens it"
         )
 
 

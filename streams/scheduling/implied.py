@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from schemas.guests import Flavor, Image
-from schemas.pinning import NO, YES, WantsError, agreed, one_of
+from schemas.pinning import NO, YES, WantsError, agreed, one_of, whole
 from streams.scheduling.image_properties import read
 
 TRAITS: Mapping[str, Mapping[str, str]] = {
@@ -127,8 +127,10 @@ def _check_words(extra_specs: _Texts, properties: _Texts) -> None:
     for key, text in extra_specs:
         if key in FLAGS and text and text.strip().lower() not in YES | NO:
             raise WantsError(f"{key}: expected yes or no, got {text!r}")
-        if _AMOUNT.fullmatch(key) and not text.strip().removeprefix("+").isdecimal():
+        if _AMOUNT.fullmatch(key) and ((amount := whole(text)) is None or amount < 0):
             raise WantsError(f"{key}: expected an amount, got {text!r}")
-    for key, text in extra_specs + properties:
-        if _TRAIT.fullmatch(key) and text not in TRAIT_WORDS:
+    traits = [(key, text) for key, text in extra_specs if _TRAIT.fullmatch(key)]
+    traits += [(key, text) for key, text in properties if key.startswith("trait:")]
+    for key, text in traits:
+        if text not in TRAIT_WORDS:
             raise WantsError(f"{key}: expected {' or '.join(TRAIT_WORDS)}, got {text!r}")

@@ -22,12 +22,17 @@ def has_to_keep(request: PlacementRequested) -> bool:
 def refused_move(fleet: Fleet, request: PlacementRequested, index: int) -> str:
     """Why instance number `index` cannot be moved as it is asked, whatever nodes there are; empty if it can, or is not moved.
 
-    It has to keep its place, and has none on the source node, or it is on another; or it is a member of a server group there, which the
-    request leaves out: its claim at the destination would be no member's, and the next member be granted beside it. A dry run is told the
-    same, as it asks whether the move would go.
+    It has to keep its place, and has none on the source node, or would lose a part of it, or it is on another; or it is a member of a
+    server group there, which the request leaves out: its claim at the destination would be no member's, and the next member be granted
+    beside it. A dry run is told the same, as it asks whether the move would go.
     """
     if can_be_reverted(request) and kept_item(fleet, request, index) is None:
         return f"instance {request.instance(index)} is neither claimed nor shown on source_node {request.source_node}"
+    if can_be_reverted(request) and (lost := _lost(fleet, request, index)):
+        return (
+            f"instance {request.instance(index)} has a resize on {request.source_node} that is not confirmed, so its place would be kept "
+            f"there without {few(lost)}; wait until its host shows the new size, or take the resize back"
+        )
     if request.action not in {"migrate", "evacuate"}:
         return ""
     if elsewhere := _moved_already(fleet, request, request.instance(index)):
@@ -40,6 +45,17 @@ def refused_move(fleet: Fleet, request: PlacementRequested, index: int) -> str:
     said = f"instance {request.instance(index)} is a member of server group {groups[0]} on {node_id}"
     alone = ", in a request without those that are members of no or of another group" if request.count > 1 else ""
     return f"{said}, and the request has {'no' if named is None else 'another'} `group`: name that one{alone}"
+
+
+def _lost(fleet: Fleet, request: PlacementRequested, index: int) -> list[str]:
+    """The dedicated CPUs and devices of an instance that its place would be kept without: what is kept are those of its newest claim."""
+    claims = [claim for claim in fleet.room_of(request.source_node).node.claims.get(request.instance(index), ()) if not claim.keep]
+    newest = max(claims, key=lambda claim: (claim.offset, claim.claim_id), default=None)
+    if newest is None or not newest.resize or newest.confirmed_ms is not None:
+        return []
+    cpus = {cpu for claim in claims for cpu in claim.pinned_cpus} - {*newest.pinned_cpus}
+    devices = {address for claim in claims for address in claim.pci_addresses} - {*newest.pci_addresses}
+    return [*(f"CPU {cpu}" for cpu in sorted(cpus)), *(f"device {address}" for address in sorted(devices))]
 
 
 def _moved_already(fleet: Fleet, request: PlacementRequested, instance_id: str) -> list[str]:

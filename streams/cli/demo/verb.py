@@ -22,7 +22,7 @@ Scenario = Literal["story", "tempest-leak"]
 NODES = 12
 LOG = "ledger.sqlite"
 MARK = f"{LOG}-demo"
-"""Beside a log that the next demonstration may replace."""
+"""Beside a log that the next demonstration may replace, which it names."""
 
 
 def demo(
@@ -69,19 +69,44 @@ def demo(
 def _refuse_others(directory: Path) -> None:
     """Raises UsageProblem where a log lies that no demonstration made: it may be somebody's ledger."""
     path = directory / LOG
-    if os.path.lexists(path) and not (directory / MARK).exists():
+    there = [each for each in _files(path) if os.path.lexists(each)]
+    if there and not _is_left(path, directory / MARK):
         raise UsageProblem(
-            f"--directory {directory}: {path} is not known to be of an earlier demonstration ({MARK} is missing), so it is not replaced; "
-            "name another directory, or move it away"
+            f"--directory {directory}: {there[0]} is not known to be of an earlier demonstration (whose ledger {MARK} names), so it is not "
+            "replaced; name another directory, or move it away"
         )
+
+
+def _is_left(path: Path, mark: Path) -> bool:
+    """Whether `mark` says that a demonstration made the log at `path`, of which the file itself may be gone."""
+    from streams.log.base import LogError
+    from streams.log.sqlite import SqliteLog
+
+    if not mark.is_file():
+        return False
+    if not path.exists():
+        return True
+    try:
+        with SqliteLog.open(path) as log:
+            return log.ledger_id == mark.read_text()
+    except LogError:
+        return False
+
+
+def _files(log: Path) -> list[Path]:
+    """What an embedded log consists of, but for the tables of its processes."""
+    return [log.with_name(log.name + suffix) for suffix in ("", "-wal", "-shm", "-wake", "-ends")]
 
 
 def _fresh(directory: Path) -> Path:
     """The log's path in `directory`, with what an earlier demonstration left there out of the way."""
+    from streams.log.sqlite import SqliteLog
+
     directory.mkdir(parents=True, exist_ok=True)
     path = directory / LOG
-    (directory / MARK).touch()
-    for suffix in ("", "-wal", "-shm", "-wake", "-ends"):
-        path.with_name(path.name + suffix).unlink(missing_ok=True)
+    for left in _files(path):
+        left.unlink(missing_ok=True)
     shutil.rmtree(path.with_name(path.name + "-state"), ignore_errors=True)
+    with SqliteLog.open(path, create=True) as log:
+        (directory / MARK).write_text(log.ledger_id)
     return path

@@ -6,6 +6,7 @@ says something of stands in its header `meant`; of each amount counts who said i
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -19,6 +20,9 @@ from schemas.resources import RESOURCES
 RuleField = tuple[str, str]
 """A resource and a field of its rule."""
 RULE_FIELDS: tuple[RuleField, ...] = tuple((resource, field) for resource in RESOURCES for field in ResourceRule.__struct_fields__)
+
+
+_OFFSET = re.compile(r"[0-9]{1,19}")
 
 
 def header(said: Iterable[RuleField], repeated: Mapping[RuleField, int]) -> str:
@@ -38,7 +42,7 @@ def said_at(text: str, offset: int) -> dict[RuleField, int]:
     for word in text.split():
         name, again, first = word.partition("@")
         amount = tuple(name.split("."))
-        if amount in RULE_FIELDS and (not again or (first.isdecimal() and int(first) < offset)):
+        if amount in RULE_FIELDS and (not again or (_OFFSET.fullmatch(first) is not None and int(first) < offset)):
             found[amount] = int(first) if again else offset
     return found
 

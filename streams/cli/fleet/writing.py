@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
 
 from msgspec import UNSET, Struct
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from projections.node import Node
 from projections.reading import between
@@ -104,7 +104,9 @@ def _say(its: Meant, wrote: OperatorFields, wants: Wants, offset: int) -> list[C
         wanted = wants.of(before)
     except UsageProblem:
         wanted = wrote
-    heard = its.hear(wanted, dict.fromkeys(wants.named(before.node_id), offset))
+    # A field that it does not have was as it is wanted when the node was read: whoever set it since has the last word.
+    own = {name: getattr(wanted, name) for name, value in asdict(wrote).items() if value is not UNSET}
+    heard = its.hear(OperatorFields(**own), dict.fromkeys(wants.named(before.node_id), offset))
     return changes(before, heard)[1]
 
 

@@ -153,7 +153,8 @@ def astray(log: Log, request_id: str) -> str:
     for record in _containing(log, REQUESTS, key):
         if record.key == key and record.partition != own:
             belongs = f"its id belongs to {Partition(REQUESTS, own)}, so it counts for nothing there"
-            return f"; a record of it lies at {record.position}, but {belongs}: `claimlog dead-letters redrive` appends it where it belongs"
+            again = "`claimlog dead-letters redrive` appends it where it belongs, once `claimlog run` has read it"
+            return f"; a record of it lies at {record.position}, but {belongs}: {again}"
     return ""
 
 

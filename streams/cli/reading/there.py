@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from schemas.topics import ANSWERED, CLAIMS, FOLDED, MADE_AGAIN, NODE_RESOURCES, VERDICTS
 from streams.cli.problems import AnswerIncomplete
 from streams.ledger_topics import LATER_TOPICS
-from streams.log.base import HIDES, Log, LogReadOnly, TopicMismatch
+from streams.log.base import HIDES, Log, LogReadOnly, TopicMismatch, full_name_of
 from streams.reconciler import SOURCES
 
 
@@ -73,11 +73,11 @@ def check_there(log: Log, *topics: str) -> None:
 
 
 def check_seen(log: Log, *topics: str) -> None:
-    """Raises AnswerIncomplete where one of these topics is missing, though some that follow from the ledger are there.
+    """Raises AnswerIncomplete where one of these topics is missing on Kafka, or, elsewhere, some that follow from the ledger are there.
 
     It was deleted then, or is hidden from this user: whoever makes a ledger's topics makes them all.
     """
     there = log.topics()
     names = [name for name in topics if name not in there]
-    if names and any(name in there for name in MADE_AGAIN) and not is_lines(log):
+    if names and (full_name_of(log) is not None or any(name in there for name in MADE_AGAIN)) and not is_lines(log):
         raise AnswerIncomplete(f"{missing_text(names)}. {HIDES}")

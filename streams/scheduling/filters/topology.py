@@ -23,13 +23,22 @@ def numa_topology(ask: Ask, _: Options) -> Check | None:
 
 
 def pci_passthrough(ask: Ask, _: Options) -> Check | None:
-    """Where the devices are there, near the guest's cells or not: how near they must be is NUMATopologyFilter's matter, as in Nova."""
-    return _held_to(replace(ask.item, numa=())) if ask.item.pci else None
+    """Where the devices are there, near the guest's cells or not: how near they must be is NUMATopologyFilter's matter, as in Nova.
+
+    Which ones are chosen follows from the cells. Where they would do as they are chosen by those, they are there as well: the first
+    virtual function of all may be a part of the only physical one, and the first that is near enough not.
+    """
+    if not ask.item.pci:
+        return None
+    return _held_to(replace(ask.item, numa=()), *([ask.item] if ask.item.numa else []))
 
 
-def _held_to(item: ClaimItem) -> Check:
+def _held_to(item: ClaimItem, *others: ClaimItem) -> Check:
+    """The node lacks nothing of one of these; the reason is what it lacks of the first."""
+
     def lacks(room: Room) -> tuple[Shortfall, ...]:
-        return lacking(room.node, item, room.overlay)
+        found = lacking(room.node, item, room.overlay)
+        return () if found and any(not lacking(room.node, other, room.overlay) for other in others) else found
 
     why: Callable[[Room], str] = lambda room: "; ".join(map(str, lacks(room)))  # noqa: E731 - a reason, like those beside it
     return Check(lambda rooms: [room for room in rooms if not lacks(room)], why)

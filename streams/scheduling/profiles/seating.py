@@ -17,16 +17,19 @@ KNOWN_MAX = 1 << 16
 
 
 class Seating:
-    """Answers for newcomers like `item`, which is not forced or has no cells."""
+    """Answers for newcomers like `item`, which is not forced or has no cells; where `other` does, they do."""
 
-    def __init__(self, item: ClaimItem) -> None:
-        self.item = item
+    def __init__(self, item: ClaimItem, other: Seating | None = None) -> None:
+        self.item, self._other = item, other
         self._is_single = len(item.numa) == 1 and not item.forced
         self._cells: dict[tuple[object, ...], bool] = {}
         self._devices: dict[tuple[object, ...], bool] = {}
 
     def rejects(self, room: Room) -> bool:
-        """Whether the node lacks anything of what is wanted: the same answer as `numa_node.lacking`."""
+        """Whether the node lacks anything of what is wanted, in either seating: the same answer as `numa_node.lacking`."""
+        return self._rejects(room) and (self._other is None or self._other.rejects(room))
+
+    def _rejects(self, room: Room) -> bool:
         stand = room.standing()
         if not self._is_single and self.item.numa:
             return is_lacking(stand, room.node, self.item)

@@ -149,7 +149,10 @@ class Verdicts:
                 self._place_of[RESOURCES.index(resource)] = place
         elif name in TOPOLOGY:
             item = self.ask.item
-            self._wants.append((place, Seating(structs.replace(item, numa=()) if name == "PciPassthroughFilter" else item)))
+            seating = Seating(item)
+            if name == "PciPassthroughFilter" and item.numa:
+                seating = Seating(structs.replace(item, numa=()), other=seating)
+            self._wants.append((place, seating))
         elif name == LAST.name:
             item = self.ask.item
             if (item.numa or item.pci) and all(seating.item != item for _, seating in self._wants):

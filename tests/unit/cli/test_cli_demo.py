@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from streams.cli.main import run
+from streams.log.sqlite import SqliteLog
 from tests.cli_log import FleetLog
 
 
@@ -18,21 +19,30 @@ def test_a_ledger_that_no_demonstration_made_is_not_replaced(tmp_path: Path, cap
     path = fleet.path.rename(tmp_path / "ledger.sqlite")
     before = path.read_bytes()
 
-    code = run(["demo", "--directory", str(tmp_path), "--scenario", scenario])
+    refused = run(["demo", "--directory", str(tmp_path), "--scenario", scenario])
+    first = capsys.readouterr()
+    (tmp_path / "ledger.sqlite-demo").write_text("of another log that was here")
+    again = run(["demo", "--directory", str(tmp_path), "--scenario", scenario])
 
-    said = capsys.readouterr()
-    assert (code, said.out) == (2, "")
-    assert "is not known to be of an earlier demonstration (ledger.sqlite-demo is missing), so it is not replaced" in said.err
+    assert (refused, again, first.out) == (2, 2, "")
+    assert f"{path} is not known to be of an earlier demonstration (whose ledger ledger.sqlite-demo names)" in first.err
     assert path.read_bytes() == before
 
 
+def test_what_is_left_of_a_ledger_without_its_file_is_not_replaced(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "ledger.sqlite-wal").write_bytes(b"acknowledged records")
+
+    assert run(["demo", "--directory", str(tmp_path)]) == 2
+    assert "ledger.sqlite-wal is not known" in capsys.readouterr().err
+    assert (tmp_path / "ledger.sqlite-wal").read_bytes() == b"acknowledged records"
+
+
 def test_what_a_demonstration_left_is_replaced_by_the_next_which_may_be_replaced_in_turn(tmp_path: Path) -> None:
-    left, mark = tmp_path / "ledger.sqlite", tmp_path / "ledger.sqlite-demo"
-    for name in ("ledger.sqlite", "ledger.sqlite-wal", "ledger.sqlite-ends", "ledger.sqlite-demo"):
-        (tmp_path / name).write_bytes(b"of the last time")
+    path, mark = tmp_path / "ledger.sqlite", tmp_path / "ledger.sqlite-demo"
+    with SqliteLog.open(path, create=True) as log:
+        mark.write_text(log.ledger_id)
 
     assert run(["demo", "--directory", str(tmp_path), "--scenario", "tempest-leak"]) == 0
 
-    assert left.read_bytes().startswith(b"SQLite format 3")
-    assert run(["doctor", "--quick", "--log", f"sqlite:{left}"]) in {0, 3}
-    assert mark.exists()
+    with SqliteLog.open(path) as replaced:
+        assert mark.read_text() == replaced.ledger_id != log.ledger_id

@@ -143,6 +143,24 @@ def test_what_nobody_could_read_is_not_written(fleet: FleetLog) -> None:
     assert fleet.log.ends(CLAIMS) == ends
 
 
+def test_a_field_that_was_as_wanted_and_that_another_set_since_is_the_others(fleet: FleetLog) -> None:
+    """Its own record does not have it, so it neither sets it back nor says that it did."""
+
+    def zoned(node: Node) -> OperatorFields:
+        return OperatorFields(zone="a", memory_mib=replace(node.memory_mib, reserved=64))
+
+    fleet.log.append([configure("c00", new_stamp(), fields=OperatorFields(zone="a"))])
+    state = read(fleet.log)
+    log = Interrupted(fleet.log, iter([(OperatorFields(zone="b"), "")]))
+
+    changed = write_settings(log, state, {"c00": nodes_of(state)["c00"]}, Wants(zoned, lambda _: {("memory_mib", "reserved")}))
+
+    assert [change.field for change in changed["c00"]] == ["memory_mib.reserved"]
+    now = read(fleet.log).node("c00")
+    assert now is not None
+    assert (now.zone, now.memory_mib.reserved) == ("b", 64)
+
+
 def test_what_others_say_while_it_is_put_back_stands_too(fleet: FleetLog) -> None:
     """The second of them does not know of the ratio either, and takes it back."""
     said = written(fleet, [meant(fleet, reserved=64), meant(fleet, reserved=128), None], ratio_milli=1500)

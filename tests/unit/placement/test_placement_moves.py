@@ -9,8 +9,8 @@ import pytest
 
 from schemas.audits import InstanceReport
 from schemas.claims import ClaimReleased, ClaimRenewed, ClaimRequested, InstanceObserved, NodeObserved, NodeSilent
-from schemas.inventory import HugePages, Hypervisor, NumaCell
-from schemas.requests import Flavor, NumaWant, PlacementRequested, ServerGroup
+from schemas.inventory import HugePages, Hypervisor, NumaCell, PciDevice
+from schemas.requests import Flavor, NumaWant, PciWant, PlacementRequested, ServerGroup
 from schemas.resources import ObservedResources
 from schemas.results import InstancesPlaced, Placement, PlacementFailed
 from schemas.topics import CLAIMS, REQUESTS, RESULTS
@@ -202,6 +202,36 @@ def test_a_live_migration_keeps_nothing_because_it_cannot_be_reverted() -> None:
     assert [placement.node_id for placement in result.placements] == ["n2"]
     assert result.kept == ()
     assert used(here) == {"n1": 4, "n2": 4}
+
+
+@pytest.mark.parametrize("engine_name", ["reference", "profiles"])
+def test_a_move_waits_for_a_resize_without_whose_word_the_place_would_be_kept_in_part(engine_name: str) -> None:
+    """What is kept is the newest claim's place: of a resize that gives CPUs or a device up, that the guest still has."""
+    here = world(claims=2, requests=1)
+    cell = NumaCell(cell_id=0, cpus=(0, 1), dedicated_cpus=(4, 5), memory_mib=8192)
+    gpu = PciDevice(address="0000:01:00.0", vendor_id="10de", product_id="1db4", numa_cell=0)
+    has = Hypervisor(vcpus=2, pcpus=2, memory_mib=8192, disk_mib=1024, numa_cells=(cell,), pci_devices=(gpu,))
+    for node_id in ("n1", "n2"):
+        look: dict[str, Any] = {"taken_at_ms": START_MS, "mono_ms": 1, "hypervisor": has, "instances": ()}
+        here.say(CLAIMS, NodeObserved(node_id=node_id, producer="p", epoch=1, counter=1, **look))
+    pinned: dict[str, Any] = {
+        "numa": (NumaWant(cpus=(0,), memory_mib=512, cpu_policy="dedicated"),),
+        "pci": (PciWant(alias="gpu", specs=({},)),),
+    }
+    shared: dict[str, Any] = {"vcpus": 1, "memory_mib": 512, "numa": (NumaWant(cpus=(0,), memory_mib=512),)}
+    here.request("first", vcpus=1, memory_mib=512, instance_ids=(GUEST,), requested_nodes=("n1",), **pinned)
+    settle(here.scheduler(engine_name=engine_name))
+    event(here, "n1", "started", memory_mib=512)
+    alone = move(here, "alone", engine_name, dry_run=True, **shared)
+    resized = move(here, "smaller", engine_name, action="resize", source_node="", **shared)
+
+    refused = move(here, "move", engine_name, **shared)
+
+    assert isinstance(alone, InstancesPlaced)
+    assert isinstance(resized, InstancesPlaced)
+    assert refused.reason == "refused"
+    assert f"instance {GUEST} has a resize on n1 that is not confirmed" in refused.message
+    assert "kept there without CPU 4, device 0000:01:00.0" in refused.message
 
 
 PAGES = {"small": 4, "large": 2048, "huge": 1_048_576}

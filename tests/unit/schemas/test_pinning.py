@@ -138,7 +138,8 @@ def test_what_no_node_counts_cannot_be_asked_for_by_amount(key: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("key", "text"), [("resources:MEMORY_MB", "512"), ("resources1:VGPU", "0"), ("resources:VCPU", " +1"), ("quota:VGPU", "1")]
+    ("key", "text"),
+    [("resources:MEMORY_MB", "512"), ("resources1:VGPU", "0"), ("resources:VCPU", " +1"), ("resources:VGPU", "-0"), ("quota:VGPU", "1")],
 )
 def test_what_is_counted_or_asks_for_nothing_can_be_used(key: str, text: str) -> None:
     assert unusable(Flavor(vcpus=1, extra_specs={key: text})) == ""
