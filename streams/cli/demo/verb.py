@@ -27,9 +27,7 @@ MARK = f"{LOG}-demo"
 
 def demo(
     *,
-    directory: Annotated[Path, Parameter(help="Where the log is made; an earlier demonstration's is replaced, and nothing else.")] = Path(
-        "demo-data"
-    ),
+    directory: Annotated[Path, Parameter(help="Where the log is made; only an earlier demonstration's is replaced.")] = Path("demo-data"),
     seed: Annotated[int, Parameter(help="Of the fleet and the requests.")] = 7,
     nodes: Annotated[int | None, Parameter(show_default=False, help=f"Number of simulated hypervisors, 4 to 99; default: {NODES}.")] = None,
     scenario: Annotated[Scenario, Parameter(help="tempest-leak: a published case, down to the instance.")] = "story",

@@ -21,7 +21,6 @@ RuleField = tuple[str, str]
 """A resource and a field of its rule."""
 RULE_FIELDS: tuple[RuleField, ...] = tuple((resource, field) for resource in RESOURCES for field in ResourceRule.__struct_fields__)
 
-
 _OFFSET = re.compile(r"[0-9]{1,19}")
 
 
