@@ -23,6 +23,8 @@ CPUS_MAX = 4096
 
 COUNTED = ("VCPU", "PCPU", "MEMORY_MB", "DISK_GB")
 """Placement's classes of what nodes count."""
+AMOUNT_KEY = re.compile(r"resources[a-zA-Z0-9_-]{0,64}:")
+"""How an extra spec begins that asks for an amount, for the instance or for one of its groups."""
 _RESOURCE = r"resources(?:[1-9][0-9]*)?:"
 YES = frozenset({"1", "t", "true", "on", "y", "yes"})
 """The words that Nova takes for yes, in small letters."""
@@ -106,7 +108,7 @@ def _wants(flavor: Flavor, image: Image) -> Wants:
 def uncounted(flavor: Flavor) -> str:
     """What extra specs ask for by amount that is counted on no node (`resources:VGPU`), and what to do; empty if there is nothing."""
     for key, text in flavor.extra_specs.items():
-        group = re.match(r"resources[a-zA-Z0-9_-]{0,64}:", key)
+        group = AMOUNT_KEY.match(key)
         if group is not None and key[group.end() :] not in COUNTED and (whole(text) or 0) > 0:
             return f"{key}: only {', '.join(COUNTED)} are counted on nodes; leave it out, or name such nodes by a trait"
     return ""

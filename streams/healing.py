@@ -36,6 +36,8 @@ REASONS: dict[str, ReleaseReason] = {
 }
 """Kinds that giving a claim back mends, and as what."""
 OWNER = "operator"
+ADOPTABLE = frozenset({"ghost-instance", "missing-claim"})
+"""The kinds that are about an instance which is there without a claim."""
 
 
 class Remedy(Struct, frozen=True):
@@ -92,7 +94,7 @@ def remedy(finding: OpenRecord, place: Place, stamp: Stamp, *, report_age_ms: in
         return Remedy(finding, says, (_claim(item, place, stamp),))
     if finding.kind == "ghost-instance" and claims:
         return Remedy(finding, "its owner says that it left and its host shows it: delete the guest there, which gives its claim back")
-    if finding.kind in {"ghost-instance", "missing-claim"}:
+    if finding.kind in ADOPTABLE:
         return Remedy(finding, f"its host shows it: delete the guest there, or `{adopting(finding)}` claims what it uses")
     if finding.kind == "stranded-member":
         then = f" first, and then: {finding.fix}" if mends(finding.fix) else f" on {finding.node_id}; see also: {finding.fix}"
@@ -108,7 +110,7 @@ def adopting(finding: OpenRecord) -> str:
 def may_be_adopted(finding: OpenRecord, node: Node | None) -> bool:
     """Whether it is about an instance that is on this node, and without a claim there."""
     is_there = node is not None and finding.instance_id in node.shown and finding.instance_id not in node.claims
-    return is_there and finding.kind in {"ghost-instance", "missing-claim"}
+    return is_there and finding.kind in ADOPTABLE
 
 
 def adopted(finding: OpenRecord, place: Place, stamp: Stamp) -> Remedy:
@@ -118,7 +120,7 @@ def adopted(finding: OpenRecord, place: Place, stamp: Stamp) -> Remedy:
     """
     node = place.node
     shown = node.shown.get(finding.instance_id)
-    if finding.kind not in {"ghost-instance", "missing-claim"}:
+    if finding.kind not in ADOPTABLE:
         return Remedy(finding, f"a {finding.kind} cannot be adopted: only an instance that is there without a claim can")
     if finding.instance_id in node.claims:
         return Remedy(finding, f"{finding.instance_id} has a claim on {node.node_id}: only an instance without one can be adopted")

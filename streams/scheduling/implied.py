@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from schemas.guests import Flavor, Image
-from schemas.pinning import NO, YES, WantsError, agreed, one_of, whole
+from schemas.pinning import AMOUNT_KEY, NO, YES, WantsError, agreed, one_of, whole
 from streams.scheduling.image_properties import read
 
 TRAITS: Mapping[str, Mapping[str, str]] = {
@@ -35,8 +35,8 @@ UNCOUNTED = {
 FLAGS = ("hw:mem_encryption", "hw:locked_memory", "hw:virtio_packed_ring", "hw:ephemeral_encryption", "hw:cpu_realtime")
 """Extra specs that say yes or no."""
 TRAIT_WORDS = ("required", "forbidden")
-_TRAIT = re.compile(r"trait[a-zA-Z0-9_-]{0,64}:.+")
-_AMOUNT = re.compile(r"resources[a-zA-Z0-9_-]{0,64}:.+")
+TRAIT_KEY = re.compile(r"trait[a-zA-Z0-9_-]{0,64}:(.+)")
+"""An extra spec about a trait. With a name between, Placement's granular groups ask a part of a node for it; here a node has no parts."""
 _KEPT = 1024
 
 _Texts = tuple[tuple[str, str], ...]
@@ -127,9 +127,9 @@ def _check_words(extra_specs: _Texts, properties: _Texts) -> None:
     for key, text in extra_specs:
         if key in FLAGS and text and text.strip().lower() not in YES | NO:
             raise WantsError(f"{key}: expected yes or no, got {text!r}")
-        if _AMOUNT.fullmatch(key) and ((amount := whole(text)) is None or amount < 0):
+        if AMOUNT_KEY.match(key) and ((amount := whole(text)) is None or amount < 0):
             raise WantsError(f"{key}: expected an amount, got {text!r}")
-    traits = [(key, text) for key, text in extra_specs if _TRAIT.fullmatch(key)]
+    traits = [(key, text) for key, text in extra_specs if TRAIT_KEY.fullmatch(key)]
     traits += [(key, text) for key, text in properties if key.startswith("trait:")]
     for key, text in traits:
         if text not in TRAIT_WORDS:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from projections.differences import by_age
 from schemas.claims import ClaimItem, GroupMember
 from schemas.few import few
 from schemas.requests import PlacementRequested
@@ -26,13 +27,12 @@ def refused_move(fleet: Fleet, request: PlacementRequested, index: int) -> str:
     server group there, which the request leaves out: its claim at the destination would be no member's, and the next member be granted
     beside it. A dry run is told the same, as it asks whether the move would go.
     """
-    if can_be_reverted(request) and kept_item(fleet, request, index) is None:
-        return f"instance {request.instance(index)} is neither claimed nor shown on source_node {request.source_node}"
-    if can_be_reverted(request) and (lost := _lost(fleet, request, index)):
-        return (
-            f"instance {request.instance(index)} has a resize on {request.source_node} that is not confirmed, so its place would be kept "
-            f"there without {few(lost)}; wait until its host shows the new size, or take the resize back"
-        )
+    if can_be_reverted(request):
+        if kept_item(fleet, request, index) is None:
+            return f"instance {request.instance(index)} is neither claimed nor shown on source_node {request.source_node}"
+        if lost := _lost(fleet, request, index):
+            kept = f"its place would be kept there without {few(lost)}; wait until its host shows the new size, or take the resize back"
+            return f"instance {request.instance(index)} has a resize on {request.source_node} that is not confirmed, so {kept}"
     if request.action not in {"migrate", "evacuate"}:
         return ""
     if elsewhere := _moved_already(fleet, request, request.instance(index)):
@@ -50,7 +50,7 @@ def refused_move(fleet: Fleet, request: PlacementRequested, index: int) -> str:
 def _lost(fleet: Fleet, request: PlacementRequested, index: int) -> list[str]:
     """The dedicated CPUs and devices of an instance that its place would be kept without: what is kept are those of its newest claim."""
     claims = [claim for claim in fleet.room_of(request.source_node).node.claims.get(request.instance(index), ()) if not claim.keep]
-    newest = max(claims, key=lambda claim: (claim.offset, claim.claim_id), default=None)
+    newest = max(claims, key=by_age, default=None)
     if newest is None or not newest.resize or newest.confirmed_ms is not None:
         return []
     cpus = {cpu for claim in claims for cpu in claim.pinned_cpus} - {*newest.pinned_cpus}

@@ -68,8 +68,7 @@ class Basis(Struct, frozen=True):
     """What one instance is decided on: the fleet (its claim is laid over it then), seed and attempt of the tie-break, and the engine.
 
     `held` are the nodes that are chosen from as long as one of them will do, on those that have `begun` the request's own claims count once
-    (see `holding`). `unusable` is why no scheduler would place
-    the instance, whatever nodes there are; empty if one would.
+    (see `holding`). `unusable` is why no scheduler would place the instance, whatever nodes there are; empty if one would.
     """
 
     fleet: Fleet

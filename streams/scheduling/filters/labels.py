@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import re
-
 from projections.node import Node
 from projections.room import Room
 from schemas.requests import PlacementRequested
 from schemas.results import NodeResources
 from streams.scheduling.ask import Ask, Check
-from streams.scheduling.implied import implied
+from streams.scheduling.implied import TRAIT_KEY, implied
 from streams.scheduling.options import Options
-
-_TRAIT = re.compile(r"trait([a-zA-Z0-9_-]{0,64}):(.+)")
-"""With a name between, Placement's granular groups ask a part of a node for it; here a node has no parts."""
 
 
 def zones(node: Node, default: str) -> frozenset[str]:
@@ -71,9 +66,9 @@ def _asked(request: PlacementRequested, word: str) -> frozenset[str]:
     extra_specs, properties = request.flavor.extra_specs, request.image.properties
     if not extra_specs and not properties:
         return frozenset()
-    named = [found for key, text in extra_specs.items() if text == word and (found := _TRAIT.fullmatch(key)) is not None]
+    named = [found for key, text in extra_specs.items() if text == word and (found := TRAIT_KEY.fullmatch(key)) is not None]
     pictured = [key for key, text in properties.items() if text == word and key.startswith("trait:")]
-    return frozenset([found[2] for found in named] + [key.removeprefix("trait:") for key in pictured])
+    return frozenset([found[1] for found in named] + [key.removeprefix("trait:") for key in pictured])
 
 
 def traits_of(node: Node) -> frozenset[str]:
