@@ -27,7 +27,7 @@ from streams.cli.printed.amounts import TITLES, amount_text
 from streams.cli.printed.output import Column, Report
 from streams.cli.printed.printable import say, teller
 from streams.cli.problems import UsageProblem
-from streams.cli.reading.answers import astray
+from streams.cli.reading.answers import out_of_place
 from streams.cli.reading.naming import Naming, claimed_by, firsts_naming
 from streams.cli.reading.never_named import check_named
 from streams.cli.reading.open_log import opened
@@ -37,7 +37,7 @@ from streams.cli.reading.state_at import ends_at, moment_of, state_at
 from streams.cli.reading.there import missing, missing_text, not_made
 from streams.cli.watching import watchable_at_its_end
 from streams.clock import wall_clock_ms
-from streams.log.base import Log, Partition
+from streams.log.base import Log, Partition, Position
 
 _LIKE = Entry(time_ms=0, topic=CLAIMS, partition=0, offset=0, event="")
 SubjectName = Annotated[str, Parameter(help="The id of an instance, or node/NODE, instance/INSTANCE, request/REQUEST.")]
@@ -65,7 +65,7 @@ def timeline(subject: SubjectName, /, *, since: BoundFlag = None, until: MomentF
         about, state = _folded(source, named, end)
         _tell(source, about, Range(None, around))
         late = _lacking(source, about, within)
-        elsewhere = astray(source, named.name) if named.kind == "request" else ""
+        elsewhere = _elsewhere(source, about)
         if not about.entries and state.node(about.subject.name if about.subject.kind == "node" else "") is None:
             check_named(source, about.subject, end)
         cut = Cut.of(around.next_offsets | state.cut.next_offsets, ledger_id_of(source))
@@ -126,6 +126,14 @@ def _lacking(log: Log, about: Timeline, within: Range) -> list[str]:
         if RESULTS in log.topics():
             needed.add(Partition(RESULTS, log.partition(RESULTS, request.encode())))
     return said_late(log, [place for place in late if place.topic == FINDINGS or (place in needed and place not in answered)])
+
+
+def _elsewhere(log: Log, about: Timeline) -> str:
+    """What to say of a request of which a record lies where nobody reads it."""
+    if about.subject.kind != "request":
+        return ""
+    asked = (Position(entry.topic, entry.partition, entry.offset) for entry in about.entries if entry.topic == REQUESTS)
+    return next(filter(None, (out_of_place(log, about.subject.name, position) for position in asked)), "")
 
 
 def _tell_asked(log: Log, about: Timeline, requests: set[str], within: Range) -> None:

@@ -149,13 +149,17 @@ def not_at_hand(log: Log, *topics: str) -> str:
 def astray(log: Log, request_id: str) -> str:
     """What to add where a request is not found: where a record with its id lies that nobody reads as one; empty if none does."""
     key = request_id.encode()
-    own = log.partition(REQUESTS, key) if REQUESTS in log.topics() else 0
-    for record in _containing(log, REQUESTS, key):
-        if record.key == key and record.partition != own:
-            belongs = f"its id belongs to {Partition(REQUESTS, own)}, so it counts for nothing there"
-            again = "`claimlog dead-letters redrive` appends it where it belongs, once `claimlog run` has read it"
-            return f"; a record of it lies at {record.position}, but {belongs}: {again}"
-    return ""
+    there = (out_of_place(log, request_id, record.position) for record in _containing(log, REQUESTS, key) if record.key == key)
+    return next(filter(None, there), "")
+
+
+def out_of_place(log: Log, request_id: str, position: Position) -> str:
+    """The same of one record of the request; empty where it lies in its id's own partition."""
+    own = Partition(REQUESTS, log.partition(REQUESTS, request_id.encode()))
+    if position[:2] == own:
+        return ""
+    again = "`claimlog dead-letters redrive` appends it where it belongs, once `claimlog run` has read it"
+    return f"; a record of it lies at {position}, but its id belongs to {own}, so it counts for nothing there: {again}"
 
 
 def policy_text(log: Log, digest: str) -> str | None:
