@@ -134,7 +134,7 @@ class Story:
         )
         say(
             f"   So far {tally.granted + tally.refused} claims, {tally.met_conflict} met a conflict: {tally.by_alternate} took an "
-            f"alternate in the same record, {tally.decided_again} were decided again. Over-committed: {tally.over_committed}."
+            f"alternate in the same record, {tally.decided_again} had to be decided again. Over-committed: {tally.over_committed}."
         )
         self._check(tally.over_committed == 0, "no node is over-committed")
         self._check(tally.placed_twice == 0 and VICTIM not in finished, "what the killed scheduler left is finished once, by others")
