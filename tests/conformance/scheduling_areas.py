@@ -53,8 +53,8 @@ def _filter(vector: Vector) -> Mapping[str, Any]:
     if name == "JsonFilter" and ask.request.hints.query:
         try:
             return {"pass": holds(parsed(ask.request.hints.query), facts), "limits": {}}
-        except QueryError:
-            return {"error": "KeyError"}  # What Nova raises for an operator it does not know.
+        except QueryError as error:
+            return {"error": error.in_nova}
     room = room_of(counted_alone({**NOTHING_REPORTED, **host}, name), group.get("members") or (), group.get("policy") or "anti-affinity")
     passes = reason(filter_, ask, room) is None
     return {"pass": passes, "limits": _limits(filter_, ask, room, name) if passes or name in LIMIT_FIRST else {}}

@@ -13,7 +13,7 @@ from streams.scheduling.options import Options
 
 EXTRA_SPECS_SCOPE = "aggregate_instance_extra_specs"
 TENANT_KEY = "filter_tenant_id"
-"""The beginning of every key whose value names projects: one value has no room for many."""
+"""The beginning of every key whose value names projects: a value of Nova's database has room for seven at most."""
 TRAIT_KEY = "trait:"
 
 
@@ -63,7 +63,8 @@ def tenancy_isolation(ask: Ask, _: Options) -> Check | None:
     project_id = ask.request.project_id
 
     def why(room: Room) -> str | None:
-        projects = _projects(room)
+        named = [found for key, found in metadata(room.node.aggregates).items() if key.startswith(TENANT_KEY)]
+        projects = frozenset[str]().union(*named)
         if not projects or (project_id and project_id in projects):
             return None
         return f"its aggregates are for other projects than {project_id or 'none'}"
@@ -72,10 +73,18 @@ def tenancy_isolation(ask: Ask, _: Options) -> Check | None:
 
 
 def require_tenant_aggregate(ask: Ask, _: Options) -> Check | None:
-    """Nova's pre-filter of that name, for fleets where every project has aggregates: only nodes in one of the project's."""
+    """Nova's pre-filter of that name, for fleets where every project has aggregates: only nodes in one of the project's.
+
+    As there, an aggregate is a project's if one of its values is the project, whole, and one of its keys begins with `TENANT_KEY`.
+    """
     project_id = ask.request.project_id
     text = f"it is in no aggregate of project {project_id or '(none)'}"
-    return per_node(lambda room: None if project_id and project_id in _projects(room) else text)
+
+    def why(room: Room) -> str | None:
+        of_project = [each.metadata for each in room.node.aggregates if project_id and project_id in each.metadata.values()]
+        return None if any(key.startswith(TENANT_KEY) for found in of_project for key in found) else text
+
+    return per_node(why)
 
 
 def one_flavor(ask: Ask, _: Options) -> Check:
@@ -142,7 +151,3 @@ def isolated_hosts(ask: Ask, options: Options) -> Check | None:
         return None
 
     return per_node(why)
-
-
-def _projects(room: Room) -> frozenset[str]:
-    return frozenset().union(*(found for key, found in metadata(room.node.aggregates).items() if key.startswith(TENANT_KEY)))

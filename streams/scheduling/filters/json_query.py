@@ -1,6 +1,7 @@
 """Nova's JsonFilter: the hint `query`, such as `["and", [">=", "$free_ram_mb", 1024], ["not", "$service.disabled"]]`.
 
-`$name.key` is a fact of the node; one that is not known is left out of its list. Nothing asked is true.
+`$name.key` is a fact of the node; one that is not known is left out of its list. Nothing asked is true. Where Nova's filter ends with an
+error, a node is rejected and the reason says what could not be worked out, wherever in the query that stands.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from schemas.few import few
 from streams.scheduling.ask import Ask, Check, per_node
 from streams.scheduling.facts import facts_of
 from streams.scheduling.options import Options
@@ -20,7 +22,11 @@ NESTING_MAX = 32
 
 
 class QueryError(ValueError):
-    """The query cannot be understood: the message says what is known."""
+    """The query cannot be understood, or not be worked out for a node: the message says why, `in_nova` what Nova's filter raises."""
+
+    def __init__(self, message: str, in_nova: str = "KeyError") -> None:
+        super().__init__(f"hint query: {message}")
+        self.in_nova = in_nova
 
 
 def json_query(ask: Ask, _: Options) -> Check | None:
@@ -33,7 +39,14 @@ def json_query(ask: Ask, _: Options) -> Check | None:
     except QueryError as error:
         message = str(error)
         return per_node(lambda _room: message)
-    return per_node(lambda room: None if holds(query, facts_of(room)) else "the request's query does not hold for it")
+    return per_node(lambda room: _against(query, facts_of(room)))
+
+
+def _against(query: Any, facts: Mapping[str, Any]) -> str | None:
+    try:
+        return None if holds(query, facts) else "the request's query does not hold for it"
+    except QueryError as error:
+        return str(error)
 
 
 def parsed(text: str) -> Any:
@@ -44,9 +57,9 @@ def parsed(text: str) -> Any:
     try:
         query = msgspec.json.decode(text)
     except msgspec.DecodeError as error:
-        raise QueryError(f"hint query: not JSON: {error}") from None
+        raise QueryError(f"not JSON: {error}", "JSONDecodeError") from None
     except RecursionError:
-        raise QueryError(_too_deep()) from None
+        raise QueryError(_too_deep(), "RecursionError") from None
     if not query:
         return None
     _checked(query)
@@ -54,25 +67,28 @@ def parsed(text: str) -> Any:
 
 
 def holds(query: Any, facts: Mapping[str, Any]) -> bool:
-    """Whether a parsed query holds; where its outcome is a list (of `not`), whether anything in it does."""
+    """Whether a parsed query holds; where its outcome is a list (of `not`), whether anything in it does.
+
+    Raises QueryError for a comparison of values that have no order, and for a part of a fact that has none.
+    """
     result = _value(query, facts)
     return any(result) if isinstance(result, list) else bool(result)
 
 
 def _too_deep() -> str:
-    return f"hint query: expected at most {NESTING_MAX} lists in one another"
+    return f"expected at most {NESTING_MAX} lists in one another"
 
 
 def _checked(query: Any, depth: int = 1) -> None:
     if depth > NESTING_MAX:
-        raise QueryError(_too_deep())
+        raise QueryError(_too_deep(), "RecursionError")
     if not isinstance(query, (list, dict)):
-        raise QueryError(f"hint query: expected a list that begins with an operator, got {query!r}")
+        raise QueryError(f"expected a list that begins with an operator, got {query!r}")
     if not query:
         return
     if isinstance(query, dict) or not isinstance(query[0], str) or query[0] not in OPERATORS:
         name = "an object" if isinstance(query, dict) else repr(query[0])
-        raise QueryError(f"hint query: operator {name} is not known; known: {', '.join(OPERATORS)}")
+        raise QueryError(f"operator {name} is not known; known: {', '.join(OPERATORS)}")
     for argument in query[1:]:
         if isinstance(argument, list):
             _checked(argument, depth + 1)
@@ -94,29 +110,35 @@ def _argument(argument: Any, facts: Mapping[str, Any]) -> Any:
         return argument or None
     value: Any = facts
     for name in argument[1:].split("."):
-        value = value.get(name) if isinstance(value, Mapping) else None
+        if value is None:
+            return None
+        if not isinstance(value, Mapping):
+            raise QueryError(f"{argument}: {value!r} has no parts", "AttributeError")
+        value = value.get(name)
     return value
 
 
-def _compare(compared: Callable[[Any, Any], bool]) -> Callable[[Sequence[Any]], bool]:
-    """The first argument against each of the others; one alone compares with nothing, and fails."""
+def _compare(compared: Callable[[Any, Any], bool], sign: str) -> Callable[[Sequence[Any]], bool]:
+    """The first argument against each of the others, also behind one that fails; one alone compares with nothing, and fails."""
 
     def holds_for(arguments: Sequence[Any]) -> bool:
+        first, *others = arguments or (None,)
         try:
-            return len(arguments) > 1 and all(compared(arguments[0], other) for other in arguments[1:])
+            outcomes = [compared(first, other) for other in others]
         except TypeError:
-            return False  # Values of kinds that have no order.
+            raise QueryError(f"{sign} of {few([repr(each) for each in arguments])}: they have no order", "TypeError") from None
+        return bool(outcomes) and all(outcomes)
 
     return holds_for
 
 
 OPERATORS: Mapping[str, Callable[[Sequence[Any]], Any]] = {
-    "=": _compare(operator.eq),
-    "<": _compare(operator.lt),
-    ">": _compare(operator.gt),
+    "=": _compare(operator.eq, "="),
+    "<": _compare(operator.lt, "<"),
+    ">": _compare(operator.gt, ">"),
     "in": lambda arguments: len(arguments) > 1 and arguments[0] in arguments[1:],
-    "<=": _compare(operator.le),
-    ">=": _compare(operator.ge),
+    "<=": _compare(operator.le, "<="),
+    ">=": _compare(operator.ge, ">="),
     "not": lambda arguments: [not argument for argument in arguments],
     "or": any,
     "and": all,

@@ -216,6 +216,19 @@ def test_a_request_without_a_project_is_no_project_of_an_aggregate_whose_list_en
     assert why("AggregateMultiTenancyIsolation", ask(project_id="p1"), listed) is None
 
 
+def test_an_aggregate_that_is_required_is_a_projects_by_a_whole_value_beside_a_key_that_names_projects() -> None:
+    nobody = "it is in no aggregate of project p1"
+    for metadata, said in {
+        ("filter_tenant_id", "p1"): None,
+        ("filter_tenant_id7", "p1"): None,
+        ("filter_tenant_id", "p1,p2"): nobody,
+        ("owner", "p1"): nobody,
+    }.items():
+        assert why("require_tenant_aggregate", ask(project_id="p1"), in_aggregates(dict([metadata]))) == said
+    assert why("require_tenant_aggregate", ask(project_id="p1"), in_aggregates({"filter_tenant_id": "p2", "owner": "p1"})) is None
+    assert why("require_tenant_aggregate", ask(project_id="p1"), in_aggregates({"filter_tenant_id": "p2"}, {"owner": "p1"})) == nobody
+
+
 def test_of_an_image_with_old_and_new_names_the_new_ones_count() -> None:
     host = node(Hypervisor(supported_guests=(SupportedGuest(architecture="x86_64", hypervisor_type="kvm", vm_mode="hvm"),)))
 
@@ -276,7 +289,6 @@ def test_a_query_reads_facts_and_one_that_cannot_be_understood_finds_nothing() -
 
     assert why("JsonFilter", asked('["and", [">=", "$free_ram_mb", 4096], ["not", "$service.disabled"]]'), node()) is None
     assert why("JsonFilter", asked('["<", "$vcpus_total", 8]'), node()) == "the request's query does not hold for it"
-    assert why("JsonFilter", asked('["<", "$host", 8]'), node()) == "the request's query does not hold for it"
     assert why("JsonFilter", asked('["!=", 1, 2]'), node()) == (
         "hint query: operator '!=' is not known; known: =, <, >, in, <=, >=, not, or, and"
     )
@@ -300,6 +312,21 @@ def test_a_query_reads_facts_and_one_that_cannot_be_understood_finds_nothing() -
 )
 def test_a_query_compares_its_first_argument_with_all_others_and_leaves_out_empty_ones(query: str, holds: bool) -> None:
     assert (why("JsonFilter", ask(hints=Hints(query=query)), node()) is None) == holds
+
+
+def test_a_query_that_cannot_be_worked_out_rejects_wherever_in_it_that_stands_and_says_why() -> None:
+    no_order = "hint query: < of 4096, '2048': they have no order"
+    no_parts = "hint query: $free_ram_mb.x: 4096 has no parts"
+    for query, said in {
+        '["<", "$free_ram_mb", "2048"]': no_order,
+        '["not", ["<", "$free_ram_mb", "2048"]]': no_order,
+        '["or", true, ["<", "$free_ram_mb", "2048"]]': no_order,
+        '["<", "$free_ram_mb", 1, "2048"]': "hint query: < of 4096, 1, '2048': they have no order",
+        '["not", ["=", "$free_ram_mb.x", 1]]': no_parts,
+        '["=", "$free_ram_mb.x", 1, 1]': no_parts,
+        '["not", "$service.nothing.more"]': "the request's query does not hold for it",
+    }.items():
+        assert why("JsonFilter", ask(hints=Hints(query=query)), node()) == said, query
 
 
 @pytest.mark.parametrize("query", ["[]", "{}", "null", "0", "false", '""'])
