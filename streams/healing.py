@@ -121,7 +121,7 @@ def adopted(finding: OpenRecord, place: Place, stamp: Stamp) -> Remedy:
     node = place.node
     shown = node.shown.get(finding.instance_id)
     if finding.kind not in ADOPTABLE:
-        return Remedy(finding, f"a {finding.kind} cannot be adopted: only an instance that is there without a claim can")
+        return Remedy(finding, f"no {finding.kind} can be adopted: only an instance that is there without a claim can")
     if finding.instance_id in node.claims:
         return Remedy(finding, f"{finding.instance_id} has a claim on {node.node_id}: only an instance without one can be adopted")
     if shown is None:

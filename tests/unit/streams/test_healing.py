@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from projections.observed import NodeView
 from schemas.audits import InstanceReport
@@ -106,6 +107,17 @@ def test_an_adopted_guest_is_claimed_with_the_devices_that_it_has_of_those_that_
     history.append(message.key or b"", message.value, at_s=10)
     (claim,) = history.node().claims["i"]
     assert (claim.amounts[2], claim.pci_addresses) == (4, ("a", "b"))
+
+
+def test_nothing_is_claimed_for_a_finding_that_cannot_be_adopted_or_a_guest_that_is_not_there() -> None:
+    stamp, gone = Stamp("x", START_MS + 130_000), History()
+    gone.audit({}, at_s=0)
+
+    expired = adopted(replace(ghost(), kind="expired-claim"), Place(claimed(shown=False).node(), 0, NodeView()), stamp)
+    left = adopted(ghost(), Place(gone.node(), 0, NodeView()), stamp)
+
+    assert (expired.messages, expired.says) == ((), "no expired-claim can be adopted: only an instance that is there without a claim can")
+    assert (left.messages, left.says) == ((), "no observation shows i on n1 now, so there is nothing to claim")
 
 
 def test_an_adoption_says_that_no_cells_and_cpus_are_claimed_where_the_guest_is_bound_to_some() -> None:
