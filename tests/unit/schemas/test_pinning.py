@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from msgspec.structs import replace
 
@@ -55,6 +57,14 @@ def test_cells_are_as_listed_and_pages_as_the_image_chooses_where_the_flavor_let
     assert [(cell.cpus, cell.memory_mib, cell.page_size_kib) for cell in found.numa] == [((0, 1, 2), 512, 2048), ((3,), 1536, 2048)]
 
 
+def test_an_image_lists_cells_where_the_flavor_lists_none() -> None:
+    listed = {"hw_numa_nodes": "2", "hw_numa_cpus.0": "0", "hw_numa_cpus.1": "1-3", "hw_numa_mem.0": "1536", "hw_numa_mem.1": "512"}
+
+    found = wants(Flavor(vcpus=4, memory_mib=2048), Image(properties=listed))
+
+    assert [(cell.cpus, cell.memory_mib) for cell in found.numa] == [((0,), 1536), ((1, 2, 3), 512)]
+
+
 @pytest.mark.parametrize(
     ("extra_specs", "properties", "told"),
     [
@@ -68,6 +78,12 @@ def test_cells_are_as_listed_and_pages_as_the_image_chooses_where_the_flavor_let
         ({"hw:cpu_policy": "mixed"}, {}, "expected one of hw:cpu_dedicated_mask and hw:cpu_realtime_mask"),
         ({"hw:numa_nodes": "1", "hw:numa_cpus.0": "0-3"}, {}, "expected both for all 1 cells"),
         ({"resources:PCPU": "3"}, {}, "all the flavor's CPUs"),
+        ({"resources:PCPU": "2", "resources:VCPU": "2"}, {}, "resources:VCPU, resources:PCPU and hw:cpu_policy: expected one of them"),
+        ({"hw:numa_nodes": "2"}, {"hw_numa_nodes": "2"}, "the flavor says how many cells there are"),
+        ({"hw:cpu_policy": "mixed", "hw:cpu_dedicated_mask": "3-1"}, {}, "expected CPU numbers such as 0-3,^2, got '3-1'"),
+        ({"hw:cpu_policy": "mixed", "hw:cpu_dedicated_mask": "a"}, {}, "expected CPU numbers such as 0-3,^2, got 'a'"),
+        ({"hw:cpu_policy": "mixed", "hw:cpu_realtime": "yes", "hw:cpu_realtime_mask": "3-4"}, {}, "expected some of the flavor's CPUs"),
+        ({"hw:cpu_policy": "mixed", "hw:cpu_realtime": "yes", "hw:cpu_realtime_mask": "0-3"}, {}, "expected some of the flavor's CPUs"),
     ],
 )
 def test_what_contradicts_itself_is_told_and_nothing_is_placed_by_it(
@@ -75,7 +91,7 @@ def test_what_contradicts_itself_is_told_and_nothing_is_placed_by_it(
 ) -> None:
     asked, image = Flavor(vcpus=4, memory_mib=2048, extra_specs=extra_specs), Image(properties=properties)
 
-    with pytest.raises(WantsError, match=told.replace("(", r"\(")):
+    with pytest.raises(WantsError, match=re.escape(told)):
         wants(asked, image)
     assert told in unusable(asked, image)
 
