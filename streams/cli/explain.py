@@ -248,6 +248,8 @@ def _told(
         lines.append(f"placed   {counting.position}  {took}" + ("; a dry run, nothing was claimed" if request.dry_run else ""))
     else:
         lines.append(f"failed   {counting.position}  {took}: {result.reason}" + (f" ({result.message})" if result.message else ""))
+    asked_as = {False: "the same", True: "for something else, which counts for nothing"}
+    lines += [f"again    {again.position}  {asked_as[again.other]}" for again in found.again]
     lines += [f"cancel   {position}" for position in found.cancels]
     others = [result for result in found.results if result is not counting]
     lines += [f"also     {other.position} does not count: {'too late' if other.late else 'not the first'}" for other in others]
@@ -351,6 +353,7 @@ def _summary(found: RequestHistory, request: PlacementRequested, counting: Recor
         "asked_ms": found.time_ms,
         "position": str(counting.position),
         "time_ms": counting.time_ms,
+        "again": [{"position": str(again.position), "other": again.other} for again in found.again],
         "cancels": [str(position) for position in found.cancels],
         "request": to_builtins(request),
     }

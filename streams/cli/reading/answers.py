@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 import time
 from collections.abc import Iterator, Mapping
+from typing import NamedTuple
 
 from msgspec import Struct, structs
 
@@ -35,30 +36,41 @@ class RecordedResult(Struct, frozen=True, kw_only=True):
     late: bool
 
 
+class AskedAgain(NamedTuple):
+    """A later record of a request's id, which counts for nothing, and whether it asks for something else."""
+
+    position: Position
+    other: bool
+
+
 class RequestHistory(Struct, kw_only=True):
     """A request with everything the log has of it. `counting` is the result that counts, None before there is one."""
 
     request_id: str
     request: PlacementRequested | None = None
     position: Position | None = None
-    asked_last: Position | None = None
-    """Where it was asked again, if it was; else its position."""
     time_ms: int = 0
+    again: list[AskedAgain] = []
     cancels: list[Position] = []
     results: list[RecordedResult] = []
 
     def up_to(self, ends: Mapping[tuple[str, int], int]) -> RequestHistory:
         """What of it stands below these next offsets of its partitions; the request itself in any case."""
 
-        def is_there(position: Position | None) -> bool:
-            return position is not None and position.offset < ends.get((position.topic, position.partition), 0)
+        def is_there(position: Position) -> bool:
+            return position.offset < ends.get((position.topic, position.partition), 0)
 
         return structs.replace(
             self,
-            asked_last=self.asked_last if is_there(self.asked_last) else self.position,
+            again=[again for again in self.again if is_there(again.position)],
             cancels=[position for position in self.cancels if is_there(position)],
             results=[result for result in self.results if is_there(result.position)],
         )
+
+    @property
+    def asked_last(self) -> Position | None:
+        """Where it was asked again last, if it was; else its position."""
+        return self.again[-1].position if self.again else self.position
 
     @property
     def counting(self) -> RecordedResult | None:
@@ -78,9 +90,10 @@ def request_history(log: Log, request_id: str) -> RequestHistory:
     for record in _keyed(log, REQUESTS, key):
         event = decode_keyed(REQUESTS, record.key, record.value)
         if isinstance(event, PlacementRequested):
-            found.asked_last = record.position
             if found.request is None:
                 found.request, found.position, found.time_ms = event, record.position, record.time_ms
+            else:
+                found.again.append(AskedAgain(record.position, event != found.request))
         elif isinstance(event, PlacementCancelled):
             found.cancels.append(record.position)
     found.results = [result for record in _keyed(log, RESULTS, key) if (result := result_of(log, record)) is not None]

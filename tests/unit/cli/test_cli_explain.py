@@ -176,6 +176,7 @@ def test_what_came_after_the_moment_is_no_part_of_the_answer(by: str, fleet: Fle
     moment = said["cut"] if by == "cut" else str(fleet.now_ms + 1)
     fleet.now_ms += 60_000
     fleet.append(REQUESTS, PlacementCancelled(request_id="r1", record_id="second"))
+    fleet.append(REQUESTS, PlacementRequested(request_id="r1", flavor=Flavor(vcpus=1, memory_mib=64)))
     (failed,) = [each for number in range(PARTITIONS) for each in fleet.log.read(RESULTS, number, 0) if each.key == b"r1"]
     fleet.log.append([Message(RESULTS, b"r1", failed.value, (), failed.partition)])
 
@@ -185,8 +186,25 @@ def test_what_came_after_the_moment_is_no_part_of_the_answer(by: str, fleet: Fle
 
     assert (again["summary"], again["items"]) == (said["summary"], said["items"])
     assert len(again["summary"]["cancels"]) == 1
-    assert (told.count("\ncancel "), told.count("\nalso ")) == (1, 0)
-    assert (now.out.count("\ncancel "), now.out.count("\nalso ")) == (2, 1)
+    assert [told.count(f"\n{word} ") for word in ("again", "cancel", "also")] == [0, 1, 0]
+    assert [now.out.count(f"\n{word} ") for word in ("again", "cancel", "also")] == [1, 2, 1]
+
+
+def test_what_else_was_asked_under_the_same_id_is_named_and_counts_for_nothing(
+    fleet: FleetLog, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = PlacementRequested(request_id="r1", flavor=Flavor(vcpus=1, memory_mib=64))
+    fleet.append(REQUESTS, asked)
+    fleet.schedule()
+    fleet.append(REQUESTS, asked)
+    fleet.append(REQUESTS, structs.replace(asked, flavor=Flavor(vcpus=2, memory_mib=64)))
+
+    told, said = fleet.run(capsys, "explain", "r1"), fleet.run(capsys, "explain", "r1", "-o", "json").json
+
+    first, second = said["summary"]["again"]
+    assert (first["other"], second["other"]) == (False, True)
+    assert f"\nagain    {first['position']}  the same\n" in told.out
+    assert f"\nagain    {second['position']}  for something else, which counts for nothing\n" in told.out
 
 
 def test_at_a_moment_before_the_answer_there_is_none_to_tell_of(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
