@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gzip
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any, Final
 from urllib.parse import parse_qs
 
@@ -36,12 +36,14 @@ def exposed(registry: CollectorRegistry) -> Callable[[Environ, StartResponse], I
     plain = make_wsgi_app(registry)
 
     def answer(environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
-        if environ["REQUEST_METHOD"] != "GET" or "name[]" in parse_qs(str(environ.get("QUERY_STRING", ""))):
+        if environ["REQUEST_METHOD"] != "GET":
             said: Iterable[bytes] = plain(environ, start_response)
             return said
         encoder, content_type = choose_encoder(str(environ.get("HTTP_ACCEPT", "")))
         headers = [("Content-Type", content_type)]
-        body = b"".join(_written(registry, encoder))
+        names = parse_qs(str(environ.get("QUERY_STRING", ""))).get("name[]")
+        families = registry.collect() if names is None else _only(registry.collect(), frozenset(names))
+        body = b"".join(_written(families, encoder))
         if gzip_accepted(str(environ.get("HTTP_ACCEPT_ENCODING", ""))):
             headers.append(("Content-Encoding", "gzip"))
             body = gzip.compress(body, LEVEL, mtime=0)
@@ -51,11 +53,23 @@ def exposed(registry: CollectorRegistry) -> Callable[[Environ, StartResponse], I
     return answer
 
 
-def _written(registry: CollectorRegistry, encoder: Callable[[Any], bytes]) -> list[bytes]:
+def _only(families: Iterable[Metric], names: Collection[str]) -> Iterator[Metric]:
+    """The samples of these names. The library's way of restricting a registry leaves out whatever is only known when it is collected."""
+    for family in families:
+        if isinstance(family, NodeFamily):
+            if family.name in names:
+                yield family
+        elif samples := [sample for sample in family.samples if sample.name in names]:
+            part = Metric(family.name, family.documentation, family.type, family.unit)
+            part.samples = samples
+            yield part
+
+
+def _written(families: Iterable[Metric], encoder: Callable[[Any], bytes]) -> list[bytes]:
     """The whole text. The library writes one family after the other, and each of nodes without any."""
     ends, breathe = encoder(_These()), Breath()
     texts = []
-    for family in registry.collect():
+    for family in families:
         head = encoder(_These(family)).removesuffix(ends)
         texts.append(head)
         if isinstance(family, NodeFamily):
