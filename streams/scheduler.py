@@ -7,7 +7,7 @@ one log; a lease shares the partitions of requests among them, and one that goes
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cache
 
 from msgspec import Struct
@@ -205,6 +205,7 @@ class Scheduler:
         """Follow the lease: let go of what others own now, take over what is new."""
         mine = self.lease.partitions()
         for partition in self.partitions - mine:
+            self._read_back(partition)
             for request_id in self.placer.desks[partition].placements.open:
                 self.placer.sender.traces.pop(request_id, None)
             self.placer.disown(partition)
@@ -243,15 +244,28 @@ class Scheduler:
     def _read_results(self) -> int:
         read = 0
         for partition, desk in self.placer.desks.items():
-            placements = desk.placements
-            for record in self._records(RESULTS, partition, placements.results_next):
-                read += 1
-                answered = placements.apply_result(record.offset, record.time_ms, record.key, record.value)
-                if isinstance(answered, Answered):
-                    self.placer.answered(partition, answered)
-                    if answered.counts:
-                        self.placer.sender.traces.pop(record.key.decode(), None)
+            records = self._records(RESULTS, partition, desk.placements.results_next)
+            self._take_results(partition, records)
+            read += len(records)
         return read
+
+    def _read_back(self, partition: int) -> None:
+        """What it said in a partition that others own now, as it stood still: it is counted here or by nobody."""
+        desk = self.placer.desks[partition]
+        while any(work.result_sent for work in desk.works.values()):
+            records = self._read(RESULTS, partition, desk.placements.results_next, RECORDS_PER_READ)
+            if not records:
+                break
+            self._take_results(partition, records)
+
+    def _take_results(self, partition: int, records: Iterable[Recorded]) -> None:
+        placements = self.placer.desks[partition].placements
+        for record in records:
+            answered = placements.apply_result(record.offset, record.time_ms, record.key, record.value)
+            if isinstance(answered, Answered):
+                self.placer.answered(partition, answered)
+                if answered.counts:
+                    self.placer.sender.traces.pop(record.key.decode(), None)
 
     def _read_requests(self) -> int:
         """New requests and cancellations: decided on the fold at hand or, where that will not do, on one up to the ends read after them.

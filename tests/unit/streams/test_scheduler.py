@@ -22,7 +22,7 @@ from streams.placement.messages import Sender
 from streams.scheduler import ACT_MS_MAX, COMMIT_EVERY_MS, DECISIONS_MAX, DECISIONS_MIN, GROUP, Clocks, Scheduler
 from streams.scheduling.policy import NOVA, Policy
 from streams.scheduling.profiles.engine import ProfileEngine
-from tests.scheduling_world import At, World, settle, world
+from tests.scheduling_world import At, World, said, settle, world
 
 
 def test_it_goes_on_from_ledgers_that_it_is_given() -> None:
@@ -200,6 +200,25 @@ def test_who_leaves_commits_and_gives_its_partitions_to_the_others_at_once() -> 
 
     assert second.partitions == {0, 1}
     assert here.log.committed(GROUP, REQUESTS) == here.log.ends(REQUESTS)
+
+
+def test_answers_of_who_stood_still_and_lost_its_partitions_before_it_read_them_back_are_counted_by_it() -> None:
+    here = world()
+    here.host("n1", vcpus=100, memory_mib=1 << 20, disk_mib=1 << 30)
+    first, second = here.scheduler("first"), here.scheduler("second")
+    settle(first)
+    for number in range(20):
+        here.request(f"r{number}", vcpus=1)
+    while not (early := len(said(here, RESULTS, InstancesPlaced))):
+        first.turn()
+    here.clock.now_ms += 20_000
+    settle(second)
+
+    settle(first, second)
+
+    counted = [scheduler.placer.counters for scheduler in (first, second)]
+    assert [each.placed for each in counted] == [early, 20 - early]
+    assert [len(each.latencies_ms) for each in counted] == [early, 20 - early]
 
 
 def test_who_takes_over_knows_all_results_before_it_owns_whatever_a_log_gives_at_once(
