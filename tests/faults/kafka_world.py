@@ -56,13 +56,17 @@ listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,PROXIED:
 
 
 class World(Struct):
-    """One ledger, what runs on it, and who plays. `log` is for checks; `options` are settings of librdkafka."""
+    """One ledger, what runs on it, and who plays. `log` is for checks; `options` are settings of librdkafka.
+
+    `copies_max` says how many records may stand twice because librdkafka sent them again (see `history.sent_again`).
+    """
 
     site: Site
     log: KafkaLog
     address: str
     options: dict[str, str] = field(default_factory=dict)
     single_broker: bool = False
+    copies_max: int = 0
     load: Load | None = None
 
     @property
@@ -164,7 +168,7 @@ class World(Struct):
         assert history.calls, "the load wrote nothing down"
         assert any(use.resources for use in history.uses), "no guest was started"
         rest = at_rest(each for topic in {call.topic for call in history.calls} for each in checkers.records(self.log, topic))
-        return history_wrong(history, rest, checkers.limits(fold), [topics.REQUESTS])
+        return history_wrong(history, rest, checkers.limits(fold), [topics.REQUESTS], self.copies_max)
 
 
 def released_though_it_counts(log: Log, fold: Folded) -> list[str]:

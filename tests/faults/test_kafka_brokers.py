@@ -35,6 +35,8 @@ PARTITIONS = ("--ledger-partitions", str(LEDGER_PARTITIONS))
 ROUNDS = 3
 RESUMES_SECONDS = 60.0
 """The longest that no result may come: the session of a broker and of a member, an election, and how long two brokers are away."""
+COPIES_MAX = 50
+"""librdkafka sends again what has landed where a new leader refuses a batch of its (its issue 4953): what was under way."""
 SETTLES = 5
 """So many more results mean that all parts get on."""
 
@@ -151,11 +153,13 @@ def cluster(folder: Path, seed: int) -> Iterator[Cluster]:
         made = site.start("apply", [*CLAIMLOG, "topics", "apply", "--log", settings.place, *PARTITIONS])
         assert made.ended() == 0, made.said()
         del site.processes["apply"]
-        with KafkaLog.open(settings) as log, played(Cluster(site, log, brokers.address, brokers=brokers, draw=Random(seed))) as here:
+        with KafkaLog.open(settings) as log, played(
+            Cluster(site, log, brokers.address, copies_max=COPIES_MAX, brokers=brokers, draw=Random(seed))
+        ) as here:
             yield here
 
 
-def test_a_cluster_whose_brokers_are_harmed_one_after_the_other_loses_and_doubles_nothing(tmp_path: Path, seed: int) -> None:
+def test_a_cluster_whose_brokers_are_harmed_one_after_the_other_loses_nothing_and_counts_nothing_twice(tmp_path: Path, seed: int) -> None:
     with cluster(tmp_path, seed) as here:
         begun = time.monotonic()
         for name in WORKERS:

@@ -72,6 +72,16 @@ def test_a_record_that_stands_more_often_than_it_was_appended_is_a_duplicate() -
     assert twice == {"duplicate": ["placement-requests/0: b stands 2 times, and was appended 1 times"]}
 
 
+def test_a_few_records_that_stand_twice_may_be_let_pass_and_no_more_and_none_that_stands_three_times() -> None:
+    recorded = History(sound()[:2])
+    once, thrice = {PLACE: {0: "a", 1: "b", 2: "b"}}, {PLACE: {0: "a", 1: "b", 2: "b", 3: "b"}}
+
+    assert history.history_wrong(recorded, once, {}, copies_max=1) == []
+    assert history.history_wrong(recorded, once, {}) == ["placement-requests/0: b stands 2 times, and was appended 1 times"]
+    assert history.history_wrong(recorded, {PLACE: {**once[PLACE], 3: "a"}}, {}, copies_max=1) != []
+    assert history.history_wrong(recorded, thrice, {}, copies_max=9) != []
+
+
 def test_a_record_appended_again_since_nobody_said_that_it_was_is_none() -> None:
     again = [*sound(), call("y", 7, "append", (3, "c"))]
 
