@@ -12,7 +12,7 @@ from projections.description import Description, claim_of, release_command, reso
 from projections.differences import FindingDifference, Look, by_age
 from projections.drift import device_drift, size_drift
 from projections.node import NO_TOTAL, Node, amounts_of
-from projections.wording import amounts_text
+from projections.wording import amounts_text, seconds_text
 from schemas.few import few
 from schemas.resources import RESOURCES, Resources
 
@@ -53,13 +53,15 @@ def _expired(look: Look, difference: FindingDifference) -> Description:
     causes = Causes(look)
     causes.grant(claim)
     causes.now(summary="past the claim's deadline, and nothing ever showed its instance there")
+    # A renewal makes it longer, and never shorter.
+    waited_ms = claim.deadline_ms - claim.granted_ms if claim.granted_ms >= 0 else claim.ttl_ms
     return Description(
         since_ms=claim.deadline_ms,
         held=resources_of(share(look.node, claim)),
         causes=causes.all(),
         missing=f"InstanceArrived or InstanceStarted of {claim.instance_id} on {look.node.node_id}, or the claim's release",
         fix=release_command(claim, "failed"),
-        note=f"unconfirmed after {claim.ttl_ms // 1000} s; complete audits would close it",
+        note=f"unconfirmed after {seconds_text(waited_ms)}; complete audits would close it",
         devices=claim.pci_addresses,
     )
 

@@ -57,9 +57,9 @@ def _nodes(event: Any) -> set[str]:
         case ClaimOutcome():
             return {event.node_id, *event.tried} - {""}
         case InstancesPlaced():
-            return {placement.node_id for placement in event.placements}
+            return {placement.node_id for placement in (*event.placements, *event.kept)}
         case PlacementRequested():
-            return {*event.forced_nodes, *event.requested_nodes, event.source_node} - {""}
+            return {*event.forced_nodes, *event.requested_nodes, *event.ignored_nodes, *event.retry_nodes, event.source_node} - {""}
         case _:
             node_id = getattr(event, "node_id", "")
             return {node_id} if node_id else set()
@@ -76,7 +76,7 @@ def _instances(event: Any) -> set[str]:
         case PlacementRequested():
             return {event.instance(index) for index in range(event.count)}
         case InstancesPlaced():
-            return {placement.instance_id for placement in event.placements}
+            return {placement.instance_id for placement in (*event.placements, *event.kept)}
         case PlacementFailed():
             return {decision.instance_id for decision in event.decisions}
         case Finding() | ClaimOutcome():

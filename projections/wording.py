@@ -22,6 +22,12 @@ from schemas.units import mib_text
 _UNITS = (" vCPUs", " pCPUs", "", " disk")
 
 
+def seconds_text(length_ms: int) -> str:
+    """A length of time, exactly: `600 s`, `0.5 s`."""
+    seconds, rest_ms = divmod(length_ms, 1000)
+    return f"{seconds}" + (f".{rest_ms:03}".rstrip("0") if rest_ms else "") + " s"
+
+
 def amounts_text(amounts: Iterable[int | None]) -> str:
     """`4 vCPUs, 4 GiB, 40 GiB disk` for a vector in the order of `RESOURCES`; what is 0 or not reported is left out."""
     return ", ".join(_each_text(amounts)) or "nothing"
@@ -96,7 +102,7 @@ def event_text(event: Any, instance_id: str = "") -> str:
             status = "" if event.status is UNSET else f" to {event.status}" + (f" ({event.reason})" if event.reason else "")
             return f"the operator set the node{status}" if status else "the operator changed the node's settings"
         case say.ClaimRenewed():
-            return f"claim renewed for {event.ttl_ms / 1000:g} s"
+            return f"claim renewed for {seconds_text(event.ttl_ms)}"
         case say.ClaimReleased():
             return f"claim given back ({event.reason}{': ' + event.note if event.note else ''})"
         case say.GroupHomeProposed():
@@ -135,7 +141,7 @@ def record_text(event: Any, instance_id: str = "") -> str:
         case PlacementCancelled():
             return f"no longer wanted{': ' + event.reason if event.reason else ''}"
         case InstancesPlaced(placements=()):
-            chosen = ", ".join(sorted({decision.chosen for decision in event.decisions})[:3])
+            chosen = few(sorted({decision.chosen for decision in event.decisions}))
             return f"a dry run: it would be placed{' on ' if chosen else ''}{chosen}; nothing is claimed"
         case InstancesPlaced():
             placements = [placement for placement in event.placements if instance_id in {"", placement.instance_id}]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
@@ -152,6 +153,6 @@ def _ratio(text: str) -> tuple[str, int | None]:
 
 def _added(text: str) -> NodesLike:
     like, number = (text.rpartition("=")[0], text.rpartition("=")[2]) if "=" in text else (text, "1")
-    if not like or not number.isascii() or not number.isdigit() or not 1 <= int(number) <= NODES_ADDED_MAX:
+    if not like or not re.fullmatch(r"[0-9]{1,9}", number) or not 1 <= int(number) <= NODES_ADDED_MAX:
         raise UsageProblem(f"--add {text!r}: expected NODE or NODE=COUNT, with a count from 1 to {NODES_ADDED_MAX}")
     return NodesLike(like, int(number))

@@ -18,7 +18,7 @@ from schemas.results import OutcomeKind
 from streams.cli.exits import Exit
 from streams.cli.flags import LIVE, Live, LogFlag, MomentFlag
 from streams.cli.given.node_names import unknown_node
-from streams.cli.given.units_in import duration_ms
+from streams.cli.given.units_in import duration_ms, not_empty
 from streams.cli.node.verb import claim_item
 from streams.cli.printed import units
 from streams.cli.printed.output import Column, Report
@@ -37,7 +37,10 @@ app = App(name="claims", help="The claims that are held; holding one for longer,
 
 ClaimStates = Literal["held", "unconfirmed", "confirmed", "overdue"]
 ClaimName = Annotated[str, Parameter(help="The claim's id, as placement results and `claims list` name it.")]
-NodeOfClaim = Annotated[str, Parameter(name="--node", help="Its node, where the ledger does not know the claim (yet).", show_default=False)]
+NodeOfClaim = Annotated[
+    str,
+    Parameter(name="--node", converter=not_empty, help="Its node, where the ledger does not know the claim (yet).", show_default=False),
+]
 
 COLUMNS = [
     Column(name="claim_id", title="claim"),

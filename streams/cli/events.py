@@ -19,6 +19,7 @@ from schemas.topics import AUDITS, CLAIMS, DEAD_LETTERS, FINDINGS, LIFECYCLE, RE
 from streams.cli.exits import Exit
 from streams.cli.flags import SHOW, BoundFlag, LogFlag, Show
 from streams.cli.given.moments import past_moment
+from streams.cli.given.units_in import not_empty
 from streams.cli.printed import units
 from streams.cli.printed.output import Column, Report, write_on
 from streams.cli.printed.printable import say
@@ -55,7 +56,9 @@ _LIKE = dict.fromkeys(("time_ms", "position", "type", "key", "node_id", "summary
 
 Chosen = Callable[[Record], bool]
 
-AboutFlag = Annotated[str, Parameter(name="--for", show_default=False, help="Only what names node/N, instance/I, request/R.")]
+AboutFlag = Annotated[
+    str, Parameter(name="--for", converter=not_empty, show_default=False, help="Only what names node/N, instance/I, request/R.")
+]
 TypeFlag = Annotated[
     tuple[str, ...], Parameter(name="--type", negative=(), show_default=False, help="Only of this type: claim-requested, 'leak-*' ...")
 ]

@@ -23,6 +23,7 @@ from streams.cli.exits import Exit, exit_of_failed
 from streams.cli.flags import SHOW, LogFlag, MomentFlag, Show
 from streams.cli.given.documents import code_vouched_for
 from streams.cli.given.timegrammar import Moment
+from streams.cli.given.units_in import not_empty
 from streams.cli.printed import units
 from streams.cli.printed.funnel import (
     closest_lines,
@@ -99,7 +100,11 @@ def explain(
     *,
     node: Annotated[
         str,
-        Parameter(help="Why not this one: what each filter says of it at the decision's cut, and what is free there.", show_default=False),
+        Parameter(
+            converter=not_empty,
+            help="Why not this one: what each filter says of it at the decision's cut, and what is free there.",
+            show_default=False,
+        ),
     ] = "",
     by: Annotated[str, Parameter(help="Run code that the recorded policy and this one, a TOML file, both name.", show_default=False)] = "",
     at: MomentFlag = "now",
@@ -129,6 +134,8 @@ def explain(
         _check_decided(found, counting, moment, ends)
         found = found.up_to(ends)
         result = counting.result
+        if node and not result.decisions:
+            raise AnswerIncomplete(f"--node {node}: the answer to request {found.request_id} has no decision that a filter took part in")
         decisions = [each for each in spelled_out(request, result.decisions) if instance_id in {"", each.instance_id} or not each.attempt]
         reruns = Reruns(source, request, trusted)
         runs = [reruns.again(decision, node, in_words=show.in_words) for decision in decisions]

@@ -15,6 +15,7 @@ from streams.cli.reading.state_at import moment_of, state_at
 from streams.cli.watching import watchable
 from streams.scheduling.filters.labels import zones_named
 
+_LIKE = NodeResources(node_id="", partition=0, offset=0)
 VIEWS = ("limit", "reported", "tracked", "claimed", "gap", "free")
 
 
@@ -33,7 +34,7 @@ def nodes(*names: NodeNames, log: LogFlag = None, at: MomentFlag = "now", show: 
         state = state_at(source, moment_of(at))
     chosen = matching(state.node_ids(), names)
     items = [node_item(row, state.as_of_ms) for row in state.rows(chosen).values()]
-    show.write(Report(columns=columns(), items=items, cut=state.cut))
+    show.write(Report(columns=columns(), items=items, cut=state.cut, like=node_item(_LIKE, 0)))
     return 0
 
 

@@ -20,7 +20,7 @@ from schemas.topics import CLAIMS, STREAM_PARTITIONS
 from streams.cli.exits import Exit, exit_of
 from streams.cli.flags import LogFlag
 from streams.cli.given.documents import policy_named
-from streams.cli.given.units_in import of_seconds, whole
+from streams.cli.given.units_in import folder, of_seconds, whole
 from streams.cli.printed.printable import say
 from streams.cli.problems import UsageProblem
 from streams.cli.reading.open_log import named_log, open_log
@@ -78,6 +78,8 @@ def _fits(_type: object, name: str | None) -> None:
         return
     if not name:
         raise ValueError("expected a name; leave it out for one of the host's and the process id")
+    if "/" in name:
+        raise ValueError(f"expected a name without `/`, which parts claims' ids from it, got {name!r}")
     if len(name) > PROCESS_CHARACTERS_MAX:
         raise ValueError(f"expected at most {PROCESS_CHARACTERS_MAX} characters, got {len(name)}: claims' ids have it beside the request's")
 
@@ -86,7 +88,7 @@ def run(
     *,
     log: LogFlag = None,
     only: Annotated[Only | None, Parameter(help="Host only the stream processor, or only a scheduler; default: both.")] = None,
-    state: Annotated[Path | None, Parameter(help=STATE_HELP)] = None,
+    state: Annotated[Path | None, Parameter(converter=folder, help=STATE_HELP)] = None,
     policy: Annotated[Path | None, Parameter(help=POLICY_HELP)] = None,
     engine: Annotated[str, Parameter(help=ENGINE_HELP)] = ENGINE_DEFAULT,
     name: Annotated[str | None, Parameter(help=NAME_HELP, validator=_fits)] = None,

@@ -22,6 +22,7 @@ from projections.snapshots import Listed, damaged_at, encoded, listed, load_newe
 from schemas.topics import CLAIMS, SNAPSHOTS
 from streams.cli.exits import Exit
 from streams.cli.flags import SHOW, LogFlag, Show
+from streams.cli.given.units_in import wholes
 from streams.cli.printed import units
 from streams.cli.printed.output import Column, Report
 from streams.cli.printed.printable import teller
@@ -40,8 +41,10 @@ app = App(name="snapshot", help="Snapshots of the ledger: which there are and wh
 
 USABLE, VERIFIED, WRONG = "usable", "verified", "not what the log gives"
 PARTITIONS_FLAG = Annotated[
-    tuple[int, ...], Parameter(name="--partition", negative=(), show_default=False, help="Only of this partition; repeatable.")
+    tuple[int, ...],
+    Parameter(name="--partition", converter=wholes, negative=(), show_default=False, help="Only of this partition; repeatable."),
 ]
+_LIKE = Listed(partition=0, offset=0, at=0, time_ms=0, chunks=0, found=0, size_bytes=0, digest="", rules_version=0, state_version=0)
 COLUMNS = [
     Column(name="partition", right=True),
     Column(name="offset", shown=units.count, right=True),
@@ -88,7 +91,7 @@ def list_(
         damaged = [number for number in ends if damaged_at(source, number)]
         starts = {number: source.start(CLAIMS, number) for number in ends}
     items = [_item(entry, ends[entry.partition], says) for entry, says in zip(found, said, strict=True)]
-    show.write(Report(columns=COLUMNS, items=items, cut=cut))
+    show.write(Report(columns=COLUMNS, items=items, cut=cut, like=_item(_LIKE, 0, "")))
     concern = [entry.is_complete and entry.offset + 1 >= starts[entry.partition] for entry in found]
     bad = any(says not in {USABLE, VERIFIED} for says, counts in zip(said, concern, strict=True) if counts)
     return Exit.FINDINGS if bad or damaged else Exit.DONE

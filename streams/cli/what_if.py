@@ -7,7 +7,6 @@ from itertools import chain, repeat, takewhile
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
-from cyclopts import Parameter
 from msgspec import to_builtins
 from msgspec.structs import asdict, replace
 
@@ -23,7 +22,7 @@ from schemas.results import Decision
 from schemas.topics import CLAIMS, REQUESTS, RESULTS
 from streams.cli.changing import CHANGING, Changing, ChosenBy, as_of
 from streams.cli.exits import Exit
-from streams.cli.flags import SHOW, LogFlag, MomentFlag, Show
+from streams.cli.flags import SHOW, BoundFlag, LogFlag, Show
 from streams.cli.given.asking import ASKING, Asking, file_or_stdin, from_json
 from streams.cli.given.documents import code_vouched_for
 from streams.cli.printed import units
@@ -98,7 +97,7 @@ def what_if(
     *,
     asking: Asking = ASKING,
     changing: Changing = CHANGING,
-    at: Annotated[MomentFlag, Parameter(show_default=False)] = "",
+    at: BoundFlag = None,
     log: LogFlag = None,
     show: Show = SHOW,
 ) -> int:
@@ -116,13 +115,13 @@ def what_if(
         raise UsageProblem("--ttl: nothing is claimed here, so no claim waits; `claimlog place` takes it")
     with opened(log) as source:
         check_there(source)
-        about = _subject(source, subject, asking, is_of_a_moment=bool(at))
+        about = _subject(source, subject, asking, is_of_a_moment=at is not None)
         changes = changing.changes()
         try:
-            if about.decisions and not at:
+            if about.decisions and at is None:
                 played = _on_the_record(source, about, changes, changing)
             else:
-                played = _at_a_moment(source, about, changes, changing, at or "now", asking)
+                played = _at_a_moment(source, about, changes, changing, "now" if at is None else at, asking)
         except CannotChange as problem:
             raise UsageProblem(str(problem)) from None
     request, told = about.request, [*about.told(), *changing.told()]
@@ -136,11 +135,19 @@ def what_if(
     return Exit.DONE if played.outcome.placed == request.count else Exit.UNPLACEABLE
 
 
+def _is_file(text: str) -> bool:
+    """Whether a file of that name is here; no request's id is too long to be asked for it."""
+    try:
+        return Path(text).is_file()
+    except OSError:
+        return False
+
+
 def _subject(log: Log, text: str, asking: Asking, *, is_of_a_moment: bool) -> Subject:
     """Whom it is about; what became of it counts unless it `is_of_a_moment`. Raises UsageProblem, AnswerIncomplete."""
     if not text:
         return Subject(asking.request(OWNER))
-    if text == "-" or text.endswith(".json") or Path(text).is_file():
+    if text == "-" or text.endswith(".json") or _is_file(text):
         return _counted(Subject(from_json(text, None)), asking)
     check_there(log, REQUESTS)
     found = request_history(log, text)

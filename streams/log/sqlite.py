@@ -25,7 +25,7 @@ from streams.log.partitioner import route
 from streams.log.sqlite_catalog import Catalog
 from streams.log.sqlite_ends import Ends, ends_file
 from streams.log.sqlite_file import BROKEN, SqliteFile, row_mark
-from streams.log.sqlite_lost import check_ends, refuse_emptied
+from streams.log.sqlite_lost import check_ends, refuse_emptied, refuse_left_behind
 from streams.log.sqlite_reading import Reader, Said
 from streams.log.sqlite_roster import SqliteRoster
 from streams.log.sqlite_shelf import COMPACT_STEP, Place, Shelf, State
@@ -61,6 +61,8 @@ class SqliteLog:
         """
         path = Path(path)
         refuse_emptied(path)
+        if create:
+            refuse_left_behind(path)
         file = SqliteFile.open(path, create=create)
         with ExitStack() as stack:
             stack.callback(file.close)

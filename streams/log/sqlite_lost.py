@@ -24,6 +24,23 @@ def refuse_emptied(path: Path) -> None:
             )
 
 
+def refuse_left_behind(path: Path) -> None:
+    """Raises LogDamaged where a log was that is gone and what it was told last still stands: a new log would delete that.
+
+    Or write into it beside those who have the old one open.
+    """
+    is_left, name = False, path.name
+    with suppress(OSError):  # as above
+        name = path.resolve().name
+        is_left = not path.exists() and path.resolve().with_name(f"{name}-wal").exists()
+    if is_left:
+        raise LogDamaged(
+            f"{path}: there is no such file, and {name}-wal, in which a log's newest records stand, is there: the log was moved or deleted "
+            f"without it. Put the file back; or, to begin a new log in this place, end all who had the old one open and move {name}-wal, "
+            f"{name}-shm and {name}-ends to where it is now, if there is any"
+        )
+
+
 def check_ends(file: SqliteFile, ends: Ends) -> None:
     """Raises LogDamaged if a partition ends before what was acknowledged. Rows that do not hold are for others to find."""
     told = ends.all()  # before the look into the log, so that what is told meanwhile is there

@@ -178,7 +178,7 @@ def clock(log: Log, now_ms: int) -> Check:
         said = f"the newest record, {newest.position}, is {units.span(newest.time_ms - now_ms)} ahead of this machine's clock"
         held = _held_until(f"{CLAIMS}/{newest.partition}", newest.time_ms) if newest.topic == CLAIMS else ""
         return Check("warn", "clock", said, NTP + held)
-    return Check("ok", "clock", f"newest record {units.age(newest.time_ms, now_ms)} ago")
+    return Check("ok", "clock", f"newest record {units.ago(newest.time_ms, now_ms)}")
 
 
 def times_ahead(state: State, now_ms: int) -> Iterator[Check]:
@@ -225,7 +225,7 @@ def behind(log: Log, name: str, group: str, topics: tuple[str, ...], fix: str, n
         return Check("ok", name, "has read everything")
     if oldest is not None and abs(now_ms - oldest) <= UNREAD_MS:
         return Check(
-            "ok", name, f"has read all but the last {units.counted(lag, 'record')}, the oldest from {units.age(oldest, now_ms)} ago"
+            "ok", name, f"has read all but the last {units.counted(lag, 'record')}, the oldest from {units.ago(oldest, now_ms)}"
         )
     since = "" if oldest is None else f", the oldest from {units.moment(oldest)}"
     return Check("warn", name, f"{units.counted(lag, 'record')} behind{since}", fix)

@@ -23,6 +23,7 @@ from streams.cli.doctor.producers import intervals, machines, producers
 from streams.cli.doctor.skipped import skipped
 from streams.cli.exits import Exit
 from streams.cli.flags import LIVE, Live, LogFlag
+from streams.cli.given.units_in import folder
 from streams.cli.printed.output import Column, Report
 from streams.cli.printed.progress import Progress
 from streams.cli.problems import AnswerIncomplete
@@ -50,7 +51,7 @@ def doctor(
     quick: Annotated[
         bool, Parameter(negative=(), help="Leave out what reads whole topics: checksums, requests, findings, digests.")
     ] = False,
-    state: Annotated[Path | None, Parameter(help=STATE_HELP)] = None,
+    state: Annotated[Path | None, Parameter(converter=folder, help=STATE_HELP)] = None,
     log: LogFlag = None,
     show: Live = LIVE,
 ) -> int:

@@ -80,7 +80,7 @@ def show_(*names: NodeNames, log: LogFlag = None, at: MomentFlag = "now", show: 
     with opened(log) as source:
         state = state_at(source, moment_of(at), views=False)
     items = [settings(node) for node_id in matching(state.node_ids(), names) if (node := state.node(node_id)) is not None]
-    show.write(Report(columns=_columns(), items=items, cut=state.cut))
+    show.write(Report(columns=_columns(), items=items, cut=state.cut, like=settings(Node(""))))
     return 0
 
 

@@ -2,34 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Annotated, Any, Literal
 from uuid import uuid4
 
 import msgspec
-from cyclopts import Parameter, Token
+from cyclopts import Parameter
 from msgspec import to_builtins
 
 from schemas.requests import Flavor, Hints, PlacementRequested, ServerGroup
 from streams.cli.given.documents import file_text, read_json
 from streams.cli.given.node_names import unknown_node
-from streams.cli.given.units_in import amount_gib, amount_mib, duration_ms, whole
+from streams.cli.given.units_in import amount_gib, amount_mib, duration_ms, not_empty, whole
 from streams.cli.given.words import is_name
 from streams.cli.problems import UsageProblem
 
 GroupPolicy = Literal["affinity", "anti-affinity", "soft-affinity", "soft-anti-affinity"]
 
 
-def _name(_type: type[str], tokens: Sequence[Token]) -> str:
-    """A flag's name. One left empty (`--zone "$UNSET"`) is a mistake, and not as if the flag were left out. Raises ValueError."""
-    if not tokens[0].value:
-        raise ValueError("expected a name, and it is empty; leave the flag out for none")
-    return tokens[0].value
-
-
-Given = Annotated[str, Parameter(show_default=False, converter=_name)]
+Given = Annotated[str, Parameter(show_default=False, converter=not_empty)]
 Size = Annotated[str | None, Parameter(show_default=False)]
 """An amount. One of 0 is an answer, and none at all (`--memory "$UNSET"`) is a mistake; neither is as if the flag were left out."""
 HINTS = ("same_host", "different_host", "build_near_host_ip", "cidr", "query")

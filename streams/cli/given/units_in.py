@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from decimal import Decimal
 from math import isfinite, nan
+from pathlib import Path
 
 from cyclopts import Parameter, Token
 
@@ -47,6 +48,23 @@ def whole(_type: type[int], tokens: Sequence[Token]) -> int:
     if not re.fullmatch(r"-?\d+", text, re.ASCII):
         raise ValueError(f"{text!r} is no whole number")
     return int(text)
+
+
+def wholes(_type: type[tuple[int, ...]], tokens: Sequence[Token]) -> tuple[int, ...]:
+    """The same of a flag that is repeated."""
+    return tuple(whole(int, [token]) for token in tokens)
+
+
+def not_empty(_type: object, tokens: Sequence[Token]) -> str:
+    """A flag's text. One left empty (`--zone "$UNSET"`) is a mistake, and not as if the flag were left out. Raises ValueError."""
+    if not tokens[0].value:
+        raise ValueError("expected a value, and it is empty; leave the flag out for none")
+    return tokens[0].value
+
+
+def folder(_type: type[Path], tokens: Sequence[Token]) -> Path:
+    """A flag's folder; an empty text, which would be the current one, is refused. Raises ValueError, which cyclopts reports."""
+    return Path(not_empty(Path, tokens))
 
 
 def in_seconds(_type: type[float], tokens: Sequence[Token]) -> float:

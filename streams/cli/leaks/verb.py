@@ -16,7 +16,7 @@ from schemas.resources import RESOURCES
 from streams.cli.exits import Exit
 from streams.cli.flags import LIVE, Live, LogFlag, MomentFlag
 from streams.cli.given.node_names import unknown_node
-from streams.cli.given.units_in import duration_ms
+from streams.cli.given.units_in import duration_ms, not_empty
 from streams.cli.leaks import mending
 from streams.cli.leaks.claimed_beyond import beyond_lines, beyond_on, beyond_text
 from streams.cli.leaks.views_apart import ViewsApart, apart_lines, apart_on, apart_text
@@ -53,6 +53,7 @@ ReportAgeFlag = Annotated[
     Parameter(
         show_default=False,
         allow_leading_hyphen=True,
+        converter=not_empty,
         help=f"With --heal: how old a host's last complete audit may be ({REPORT_AGE}); what an older one shows may be gone by now.",
     ),
 ]

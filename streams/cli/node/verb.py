@@ -189,7 +189,7 @@ def _aggregate(name: str, metadata: dict[str, str]) -> str:
 def _audit(row: NodeResources, node: Node, as_of_ms: int) -> str:
     said = "never"
     if row.audit_taken_at_ms is not None:
-        said = f"{units.age(row.audit_taken_at_ms, as_of_ms)} ago, {'complete' if row.audit_complete else 'incomplete'}"
+        said = f"{units.ago(row.audit_taken_at_ms, as_of_ms)}, {'complete' if row.audit_complete else 'incomplete'}"
     since_ms = [shown.report.unknown_since_ms for shown in node.shown.values() if shown.report.unknown_since_ms is not None]
     if since_ms and not row.audit_complete:
         guests = "1 guest does" if len(since_ms) == 1 else f"{len(since_ms)} guests do"

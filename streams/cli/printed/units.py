@@ -45,6 +45,12 @@ def age(then_ms: int | None, now_ms: int) -> str:
     return span(now_ms - then_ms) if then_ms <= now_ms else f"in {span(then_ms - now_ms)}"
 
 
+def ago(then_ms: int | None, now_ms: int) -> str:
+    """The same within a sentence: `3h12m ago`, `in 5s`, `never`."""
+    said = age(then_ms, now_ms)
+    return said if then_ms is None or then_ms > now_ms else f"{said} ago"
+
+
 def moment(time_ms: int) -> str:
     """A time in ms since 1970 as the time grammar reads it again: `2026-11-21T10:42:07.113Z`; one after the year 9999 as its ms."""
     if not 0 <= time_ms <= MOMENT_MS_MAX:

@@ -69,7 +69,7 @@ def libvirt(
         if missing.name != "libvirt":
             raise
         raise UsageProblem(NOT_INSTALLED) from None
-    from streams.cli.produce.libvirt_hosts import HostFlags, Pace, check_distinct, hosts_in, hosts_of, report, report_spooled
+    from streams.cli.produce.libvirt_hosts import HostFlags, Pace, check_address, check_distinct, hosts_in, hosts_of, report, report_spooled
 
     for flag, seconds in (("--interval", interval), ("--timeout", timeout), ("--disk-interval", disk_interval)):
         check_above_0(flag, seconds, SECONDS_MAX)
@@ -87,6 +87,7 @@ def libvirt(
         raise UsageProblem(f"--hosts {hosts} names all hosts: leave --uri and --node out")
     wanted = hosts_of(uri or ("test:///default",), node, common) if hosts is None else hosts_in(hosts, common, cpuset)
     check_distinct(wanted)
+    check_address(host_ip, wanted)
     pace = Pace(interval_seconds=interval, disks_seconds=disk_interval, timeout_seconds=timeout, once=once)
     context = copy_context()  # the forwarding thread opens the log with the settings of this command line
     loop = EventLoop()

@@ -120,6 +120,12 @@ def check_distinct(hosts: Sequence[HostFlags]) -> None:
         seen.add(name)
 
 
+def check_address(host_ip: str, hosts: Sequence[HostFlags]) -> None:
+    """Raises UsageProblem for an address from the command line that several hosts would have."""
+    if host_ip and sum(each.host_ip == host_ip for each in hosts) > 1:
+        raise UsageProblem(f"--host-ip {host_ip}: several hosts cannot have one address; --hosts FILE has a host_ip for each")
+
+
 def make_hosts(hosts: Sequence[HostFlags], pace: Pace, clock: SystemClock) -> list[MakeHost]:
     """What makes each of them, in its thread."""
     from producers.libvirt_host import LibvirtHost

@@ -508,6 +508,17 @@ def test_one_node_is_asked_of_every_filter(fleet: FleetLog, capsys: pytest.Captu
     assert "6144" in verdicts["RamFilter"]
 
 
+def test_a_node_is_asked_about_where_nothing_was_decided(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
+    fleet.append(REQUESTS, PlacementRequested(request_id="r1", flavor=Flavor(vcpus=1, memory_mib=64)))
+    fleet.append(REQUESTS, PlacementCancelled(request_id="r1", record_id="taken back"))
+    fleet.schedule()
+
+    said = fleet.run(capsys, "explain", "r1", "--node", "nosuch")
+
+    assert said.code == 6
+    assert "--node nosuch: the answer to request r1 has no decision" in said.err
+
+
 def test_a_node_that_was_not_known_then_is_refused(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
     fleet.asked(capsys, "r1", "--memory", "6GiB")
 

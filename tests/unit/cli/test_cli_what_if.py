@@ -67,6 +67,14 @@ def test_a_flag_behind_two_dashes_is_told_as_one(fleet: FleetLog, capsys: pytest
     assert (code, said.splitlines()[0]) == (2, "claimlog: --log stands behind --, where every word is a name; flags go before it")
 
 
+def test_an_id_that_is_longer_than_names_of_files_is_one(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
+    request_id = "\u6f22" * 100
+    fleet.asked(capsys, request_id, "--memory", "1GiB")
+
+    assert fleet.run(capsys, "what-if", request_id).code == 0
+    assert fleet.run(capsys, "what-if", "\u5b57" * 100).code == 2
+
+
 def test_a_result_that_lacks_a_decision_is_followed_up_to_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "other").mkdir()
     whole, other = FleetLog(tmp_path), FleetLog(tmp_path / "other")

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from streams.cli.problems import UsageProblem
-from streams.cli.produce.libvirt_hosts import HostFlags, check_distinct, hosts_in, hosts_of
+from streams.cli.produce.libvirt_hosts import HostFlags, check_address, check_distinct, hosts_in, hosts_of
 
 COMMON = HostFlags(uri="", pools=("fast",), service_host="s1")
 
@@ -109,3 +110,12 @@ def test_a_file_that_cannot_be_meant_is_refused_with_the_place(tmp_path: Path, t
 def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageProblem, match="No such file"):
         hosts_in(tmp_path / "none.toml", COMMON, cpus)
+
+
+def test_an_address_from_the_command_line_is_that_of_one_host() -> None:
+    own = replace(COMMON, host_ip="10.0.0.1")
+
+    check_address("10.0.0.1", hosts_of(("c1=a:///x",), "", own))
+    check_address("", hosts_of(("c1=a:///x", "c2=b:///x"), "", COMMON))
+    with pytest.raises(UsageProblem, match=r"--host-ip 10\.0\.0\.1: several hosts cannot have one address"):
+        check_address("10.0.0.1", hosts_of(("c1=a:///x", "c2=b:///x"), "", own))

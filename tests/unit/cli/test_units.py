@@ -45,6 +45,7 @@ def test_a_span_has_its_two_largest_units(length_ms: int, text: str) -> None:
 
 def test_an_age_is_counted_from_now() -> None:
     assert [units.age(then_ms, 10_000) for then_ms in (None, 4_000, 10_000, 15_000)] == ["never", "6s", "0s", "in 5s"]
+    assert [units.ago(then_ms, 10_000) for then_ms in (None, 4_000, 10_000, 15_000)] == ["never", "6s ago", "0s ago", "in 5s"]
 
 
 @given(st.integers(0, 253_402_300_799_999))

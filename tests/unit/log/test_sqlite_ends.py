@@ -79,6 +79,29 @@ def test_a_log_that_has_only_a_wal_is_not_taken_for_an_empty_one_when_that_is_go
         SqliteLog.open(path, create=True)
 
 
+@pytest.mark.parametrize("linked", [False, True])
+def test_no_log_is_begun_where_one_was_whose_newest_records_still_stand_there(path: Path, linked: bool) -> None:
+    appended_and_killed(path, 3)
+    wal, away, name = path.with_name("log.db-wal"), path.with_name("away.db"), path
+    kept = wal.read_bytes()
+    path.rename(away)
+    if linked:
+        name = path.with_name("link.db")
+        name.symlink_to(path)
+
+    with pytest.raises(LogDamaged, match=r"log\.db-wal, in which a log's newest records stand, is there.* Put the file back"):
+        SqliteLog.open(name, create=True)
+
+    assert (wal.read_bytes(), path.exists()) == (kept, False)
+    away.rename(path)
+    with SqliteLog.open(path) as log:
+        assert log.verify() == log.end("claims", 0) > 0
+    for each in path.parent.glob("log.db*"):
+        each.unlink()
+    with SqliteLog.open(name, create=True) as log:
+        assert dict(log.topics()) == {}
+
+
 @pytest.mark.parametrize("beside", ["-wal", "-shm", "nothing"])
 def test_a_log_that_was_emptied_is_not_begun_anew(path: Path, beside: str) -> None:
     appended_and_killed(path, 3)

@@ -773,6 +773,7 @@ def test_a_claim_past_its_deadline_that_nothing_closes_is_found_and_resolved_by_
     assert audited.look() == [("suspected", "expired-claim", "c")]
     assert audited.records[-1].since_ms == START_MS + 61_000
     assert audited.records[-1].held == Resources(memory_mib=4)
+    assert audited.records[-1].note.startswith("unconfirmed after 60 s;")
 
     audited.history.audit({}, at_s=190, memory_mib=16, complete=False)
     assert audited.look() == []

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import pytest
 from msgspec import convert
+from msgspec.structs import replace
 
 from projections.ledger import Ledger
 from projections.subjects import Subject, concerns, subject_of
 from projections.timeline import Entry, Timeline
-from schemas.claims import ClaimReleased
+from projections.wording import event_text
+from schemas.claims import ClaimReleased, ClaimRenewed
 from schemas.findings import LeakSuspected
 from schemas.inventory import Hypervisor
 from schemas.requests import Flavor, PlacementRequested
@@ -221,6 +223,24 @@ def test_a_subject_without_a_name_is_refused_and_a_release_names_its_request() -
         subject_of("node/")
     assert concerns(released, Subject("request", "a/b"))
     assert not concerns(released, Subject("request", "a"))
+
+
+def test_a_request_names_whom_it_avoids_and_its_result_what_is_kept() -> None:
+    avoiding = PlacementRequested(request_id="r", flavor=Flavor(vcpus=1), ignored_nodes=("n7",), retry_nodes=("n8",))
+    kept = Placement(instance_id="i", node_id="n1", partition=0, claim_id="k", resources=Resources(vcpus=1))
+    gone_to = replace(kept, node_id="n2", claim_id="c")
+    moved = InstancesPlaced(request_id="r", owner="s", taken_up_ms=0, commit_by_ms=1, decisions=(), placements=(gone_to,), kept=(kept,))
+
+    assert all(concerns(avoiding, Subject("node", name)) for name in ("n7", "n8"))
+    assert all(concerns(moved, Subject("node", name)) for name in ("n1", "n2"))
+    assert not concerns(moved, Subject("node", "n3"))
+
+
+@pytest.mark.parametrize(
+    ("ttl_ms", "said"), [(600_000, "600 s"), (500, "0.5 s"), (100_000_500, "100000.5 s"), (1_296_000_000, "1296000 s")]
+)
+def test_a_renewal_says_exactly_for_how_long(ttl_ms: int, said: str) -> None:
+    assert event_text(ClaimRenewed(node_id="n1", record_id="x", claim_id="c", ttl_ms=ttl_ms)) == f"claim renewed for {said}"
 
 
 def test_a_request_that_is_asked_again_counts_for_nothing_whatever_it_wants_and_says_so(moved: History) -> None:
