@@ -111,7 +111,7 @@ class Files:
         if _identity(self._path) != self._identity:
             raise LogUnreachable(
                 f"{self._path}: the file was moved, deleted or replaced since this process opened it, and nobody else would see what it "
-                "writes. Put the file back, or start this process again"
+                "writes. Put the file back; where another stands there on purpose, start this process again"
             )
         now = time.monotonic()
         if now - self._looked_at < LOOK_SECONDS:
