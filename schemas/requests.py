@@ -100,7 +100,7 @@ class PlacementRequested(Struct, frozen=True, kw_only=True, omit_defaults=True, 
         if not 1 <= self.count <= INSTANCES_MAX:
             raise ValueError(f"count: expected 1 to {INSTANCES_MAX} instances, got {self.count}; split the request")
         if self.instance_ids and (len(self.instance_ids) != self.count or len(set(self.instance_ids)) != self.count):
-            raise ValueError(f"instance_ids: expected {self.count} different ids (or none), got {len(self.instance_ids)}")
+            raise ValueError(f"instance_ids: expected {self.count} different ids (or none), got {len(set(self.instance_ids))}")
 
     @property
     def resources(self) -> Resources:

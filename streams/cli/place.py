@@ -119,7 +119,7 @@ def _placed(request: PlacementRequested, wait_ms: int, spec: str | None, show: S
             return 0
         found = awaited(log, request.request_id, number, since, wait_ms)
         if found is None:
-            name = request.request_id
+            name = quote(request.request_id)
             say(
                 f"claimlog: no answer to {name} within {units.span(wait_ms)}. Is a scheduler on this log? `claimlog run` "
                 f"is one, `claimlog doctor` says who is behind. It may still be answered: `claimlog explain {name}`; "
@@ -212,7 +212,7 @@ def _say_failed(log: Log, request: PlacementRequested, found: RecordedResult, re
     for line in failed_lines(log, request, result):
         print(printable(line))
     say(str(decided_at(log, found)))
-    say(f"{result.reason} at {found.position} by {result.owner}; see: claimlog explain {request.request_id}")
+    say(f"{result.reason} at {found.position} by {result.owner}; see: claimlog explain {quote(request.request_id)}")
     return code
 
 

@@ -58,6 +58,8 @@ def find(path: Path, *, create: bool) -> None:
         path.stat()
     if path.is_dir():
         raise LogUnreachable(f"this is a folder; a log is a file, such as {path}/claimlog.db")
+    if path.exists() and not path.is_file():
+        raise LogUnreachable("this is no regular file but a device, a pipe or a socket; a log is a file on a local disk")
     if not path.parent.is_dir():
         raise LogUnreachable(f"there is no folder {path.parent}; make it first")
     if not path.exists():

@@ -131,6 +131,14 @@ def test_a_log_that_may_not_be_written_is_named(shared_folder: Path) -> None:
         SqliteLog.open(path)
 
 
+def test_what_is_no_regular_file_is_called_that(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+
+    for path in (tmp_path / "pipe", Path("/dev/null")):
+        with pytest.raises(LogUnreachable, match="this is no regular file"):
+            SqliteLog.open(path, create=True)
+
+
 def test_a_folder_that_may_not_be_written_is_named(shared_folder: Path) -> None:
     closed = shared_folder / "closed"
     closed.mkdir(mode=0o555)
