@@ -32,7 +32,8 @@ def refuse_left_behind(path: Path) -> None:
     is_left, name = False, path.name
     with suppress(OSError):  # as above
         name = path.resolve().name
-        is_left = not path.exists() and path.resolve().with_name(f"{name}-wal").exists()
+        # In this order: who makes a log at the same time makes its file first.
+        is_left = path.resolve().with_name(f"{name}-wal").exists() and not path.exists()
     if is_left:
         raise LogDamaged(
             f"{path}: there is no such file, and {name}-wal, in which a log's newest records stand, is there: the log was moved or deleted "
