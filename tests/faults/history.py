@@ -191,10 +191,15 @@ def lost_writes(history: History, rest: AtRest) -> list[str]:
     ]
 
 
+def _counted(history: History, rest: AtRest) -> tuple[Counter[tuple[Partition, str]], Counter[tuple[Partition, str]]]:
+    """How often each record was appended by clients, and how often it stands in the log."""
+    appended = Counter((call.place, each) for call in _appends(history) for _, each in call.seen)
+    return appended, Counter((place, each) for place, records in rest.items() for each in records.values())
+
+
 def duplicates(history: History, rest: AtRest) -> list[str]:
     """Records that stand in the log more often than clients appended them, and offsets that two of their appends were given."""
-    appended = Counter((call.place, each) for call in _appends(history) for _, each in call.seen)
-    stands = Counter((place, each) for place, records in rest.items() for each in records.values())
+    appended, stands = _counted(history, rest)
     given = Counter((call.place, offset) for call in _appends(history) for offset, _ in call.seen if call.answered_ns)
     found = [
         f"{place}: {each} stands {stands[place, each]} times, and was appended {times} times"
@@ -278,8 +283,7 @@ def non_monotonic_reads(history: History) -> list[str]:
 
 def sent_again(history: History, rest: AtRest) -> int:
     """How many records stand twice that were appended once: after a change of leaders the client itself may send again what has landed."""
-    appended = Counter((call.place, each) for call in _appends(history) for _, each in call.seen)
-    stands = Counter((place, each) for place, records in rest.items() for each in records.values())
+    appended, stands = _counted(history, rest)
     return sum(stands[each] == 2 for each, times in appended.items() if times == 1)
 
 
