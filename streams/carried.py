@@ -57,7 +57,7 @@ def next_carried(
 def _source_of(record: Record) -> tuple[str, int]:
     """Topic and offset of the observation that this record carries; the offset is -1 where it carries none."""
     topic, _, offset = dict(record.headers).get("ce_id", b"").decode(errors="replace").rpartition(f"/{record.partition}@")
-    return topic, int(offset) if offset.isdigit() else -1
+    return topic, int(offset) if offset.isdecimal() else -1
 
 
 def first_to_carry(log: Log, source: str, partition: int) -> int:

@@ -131,8 +131,11 @@ class DigestCheck:
                 continue
             if other.digest.digest == own.digest.digest:
                 known.wrong.discard(other.digest.process)
-            elif self._differ(own, other) and other.digest.process not in known.wrong and self._judging is None:
-                self._begin(own, other, known)
+            elif self._differ(own, other):
+                if other.digest.process not in known.wrong and self._judging is None:
+                    self._begin(own, other, known)
+                # Last: where the log does not answer, this digest is looked at again.
+                self._metrics.digest_mismatches.inc()
 
     def _differ(self, own: Published, other: Published) -> bool:
         """Whether both are about the record that stands at their offset now."""
@@ -141,18 +144,18 @@ class DigestCheck:
             records = self._log.read(CLAIMS, number, offset, 1)
             if not records or not other.is_about(records[0].time_ms):
                 return False
-        self._metrics.digest_mismatches.inc()
         return True
 
     def _begin(self, own: Published, other: Published, known: _Partition) -> None:
         place = f"{CLAIMS}/{own.digest.partition}@{own.digest.offset}"
         differ = f"{place}: the digest of {other.who()} is {other.digest.digest}, that of this process {own.digest.digest}"
-        known.wrong.add(other.digest.process)
         try:
             again = FoldedAgain(self._log, own.digest.partition, own.digest.offset, self._tell)
         except HistoryMissing as problem:
+            known.wrong.add(other.digest.process)
             self._tell(f"{differ}; one of them is wrong, and which is not to be found here: {problem}")
             return
+        known.wrong.add(other.digest.process)
         self._tell(f"{differ}; folding again from {again.begun}")
         self._judging = (again, own, other)
 
@@ -185,7 +188,9 @@ def discard(log: Log, folder: Folder, number: int, again: FoldedAgain) -> None:
 
     The next start begins where `again` began: at the first record, or at that snapshot, which is published anew as the last one.
     """
-    folder.folds[number].table.clear()
+    fold = folder.folds.get(number)
+    if fold is not None:  # One that took too long was given up already, with its table.
+        fold.table.clear()
     before = None
     if again.base is not None:
         ledger, extras = again.base

@@ -45,6 +45,7 @@ class Batch(Struct):
     records: int
     lag: int
     keeps: bool
+    published: int = 0
     derived: list[Message] = field(default_factory=list)
     dead: list[tuple[Record, Unreadable]] = field(default_factory=list)
     snapshot: list[Message] = field(default_factory=list)
@@ -65,6 +66,8 @@ class Fold:
         self.doubles_kept, self.discarded = (0, dict[str, tuple[str, int]]()), 0
         self.doubles: companions.Doubles | None = None
         self.ledger, self.observed, leaks, at_snapshot = self._begin(log, tell)
+        self.is_unstored = at_snapshot
+        """Whether the table has nothing of it yet: not before all that follows is published."""
         self.audit = LeakAudit(partition, leaks)
         self.is_unsaid = at_snapshot or not log.end(topics.FINDINGS, partition)
         self.unsaid = finding_messages(partition, self.audit.open_findings()) if self.is_unsaid else []
@@ -116,7 +119,6 @@ class Fold:
         if unmade := _unmade(ledger, log):
             passed_over(f"{place}: the snapshot is passed over: {unmade} is empty; all is folded anew, which makes it again")
             return self._begun_anew(log)
-        self.table.store(ledger, dict(extras))
         return ledger, *self._taken(extras), True
 
     def _in_table(self, log: Log, tell: Callable[[str], None]) -> tuple[Ledger, Observed, Leaks] | None:
@@ -171,6 +173,11 @@ class Fold:
 
     def keep(self, doubles: companions.Doubles) -> None:
         """Write what changed since the last time, with views and findings of the nodes touched, and the doubles if they changed."""
+        if self.is_unstored:
+            self.table.store(self.ledger, dict(companions.all_rows(self.observed, self.audit.leaks, doubles)))
+            self.doubles_kept, self.is_unstored = (doubles.changes, dict(doubles.words)), False
+            self.touched.clear()
+            return
         extra = dict(companions.node_row(self.observed, self.audit.leaks, node_id) for node_id in self.touched)
         if (known := (doubles.changes, dict(doubles.words))) != self.doubles_kept:
             extra.update((companions.doubles_row(doubles),))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from functools import cache, partial
 from pathlib import Path
 
@@ -101,6 +101,7 @@ class Folder:
 
         Returns how many records were folded, and how many partitions wait: for their tables, or for the next turn.
         """
+        self._tables.leave_all_but(partitions)
         if partitions != self.folds.keys():
             self._share(partitions)
         self._doubles.take({number: fold.ledger for number, fold in self.folds.items()}, partitions)
@@ -141,9 +142,10 @@ class Folder:
         return self._tables.loading
 
     def close(self) -> None:
-        """Close the tables."""
-        for fold in self.folds.values():
-            self._give_up(fold)
+        """Close the tables, each whatever becomes of the others. Raises TableError."""
+        with ExitStack() as closing:
+            for fold in self.folds.values():
+                closing.callback(self._give_up, fold)
         self.folds.clear()
         self.metrics.findings = Counter()
 
@@ -227,6 +229,8 @@ class Folder:
         fold.write_letters(batch, self._letters_there, self.metrics.dead)
         if batch.derived:
             self._log.append(batch.derived)
+            # Not a second time where what follows does not go through.
+            batch.published, batch.derived = batch.published + len(batch.derived), []
         self._has_findings |= self._doubles.say()
         if batch.snapshot:
             # Only now: who begins at it publishes nothing of what was before it.
@@ -234,7 +238,7 @@ class Folder:
         if batch.keeps:
             fold.keep(self._doubles.known())
         fold.unfinished = None
-        self._compact(fold, len(batch.derived))
+        self._compact(fold, batch.published)
         self._count(fold, batch)
         self._hurry(fold, batch.lag)
         if not fold.has_looked and fold.has_settled(self._tables.seconds()):
@@ -350,8 +354,7 @@ class Folder:
                 self._tell(f"{late}, and no snapshot is far ahead: folding on")
                 return
             # The next turn opens what is missing; the snapshot is newer than an empty table.
-            fold.close()
-            del self.folds[fold.partition]
+            self._give_up(self.folds.pop(fold.partition))
             self._tables.discard(fold.partition, f"{late}, and a snapshot is far ahead")
 
     def _count(self, fold: Fold, batch: Batch) -> None:

@@ -8,6 +8,7 @@ was said in a topic that may go is left out once it has gone: it could stand now
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Protocol
@@ -78,7 +79,8 @@ class Outbox:
     def finish(self, timeout_seconds: float) -> bool:
         """Send what waits and wait for it; whether all has landed. Raises as `send` does."""
         self.send()
-        self._settle(timeout_seconds)
+        until = time.monotonic() + timeout_seconds
+        self._settle(lambda: max(until - time.monotonic(), 0.0))
         return not self._under_way
 
     def _leave_out(self) -> None:
@@ -86,9 +88,9 @@ class Outbox:
             there = self._log.topics()
             self._waiting = [message for message in self._waiting if message.topic in there or message.topic not in self._may_go]
 
-    def _settle(self, timeout_seconds: float = 0.0) -> None:
+    def _settle(self, left: Callable[[], float] = lambda: 0.0) -> None:
         try:
-            while self._under_way and self._under_way[0].landed(timeout_seconds):
+            while self._under_way and self._under_way[0].landed(left()):
                 for place, end in self._under_way.popleft().ends.items():
                     self._ends[place] = max(end, self._ends.get(place, 0))
         except LogError:

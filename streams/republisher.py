@@ -88,7 +88,7 @@ class Republisher:
             count += len(records)
             for record in records:
                 seen.take(record)
-            if len(records) < BATCH_RECORDS:
+            if self._is_read(partition, seen, len(records)):
                 self._mend(self._folder.folds[partition], seen)
         return count
 
@@ -103,6 +103,12 @@ class Republisher:
         # Of rows that were dropped newer ones of the same nodes stand above.
         seen.position, records = read_at_hand(self._log, Partition(topics.NODE_RESOURCES, partition), seen.position, BATCH_RECORDS)
         return records
+
+    def _is_read(self, partition: int, seen: _Seen, count: int) -> bool:
+        """Whether nothing stands behind what was read. Of a takeover, in which what is missing is published, the log itself says it."""
+        if seen.found is None:
+            return count < BATCH_RECORDS
+        return seen.position >= self._log.end(topics.NODE_RESOURCES, partition)
 
     def _mend(self, fold: Fold, seen: _Seen) -> None:
         """Publish the fold's row of each node whose last row in the log is an older one.

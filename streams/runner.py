@@ -143,6 +143,7 @@ class Host:
                     return
                 self._health.met_trouble()
                 self._goals.clear()
+                self._idle_since = None
                 self._patience.met(trouble)
                 self._log.wait({}, PAUSE_SECONDS)
 

@@ -206,8 +206,6 @@ class Scheduler:
         mine = self.lease.partitions()
         for partition in self.partitions - mine:
             self._read_back(partition)
-            for request_id in self.placer.desks[partition].placements.open:
-                self.placer.sender.traces.pop(request_id, None)
             self.placer.disown(partition)
             self._new = [each for each in self._new if each[0] != partition]
         fresh = sorted(mine - self.partitions)
@@ -230,7 +228,7 @@ class Scheduler:
             # Every result up to the end is known before anything is done.
             while read < RESULTS_PER_TURN and (records := self._read(RESULTS, partition, placements.results_next, RECORDS_PER_READ)):
                 for record in records:
-                    placements.apply_result(record.offset, record.time_ms, record.key, record.value)
+                    self._result(placements, record)
                 read += len(records)
             if read >= RESULTS_PER_TURN:
                 break
@@ -259,13 +257,16 @@ class Scheduler:
             self._take_results(partition, records)
 
     def _take_results(self, partition: int, records: Iterable[Recorded]) -> None:
-        placements = self.placer.desks[partition].placements
         for record in records:
-            answered = placements.apply_result(record.offset, record.time_ms, record.key, record.value)
-            if isinstance(answered, Answered):
+            answered = self._result(self.placer.desks[partition].placements, record)
+            if answered is not None:
                 self.placer.answered(partition, answered)
-                if answered.counts:
-                    self.placer.sender.traces.pop(record.key.decode(), None)
+
+    def _result(self, placements: Placements, record: Recorded) -> Answered | None:
+        answered = placements.apply_result(record.offset, record.time_ms, record.key, record.value)
+        if isinstance(answered, Answered) and answered.counts:
+            self.placer.sender.traces.pop(record.key.decode(), None)
+        return answered if isinstance(answered, Answered) else None
 
     def _read_requests(self) -> int:
         """New requests and cancellations: decided on the fold at hand or, where that will not do, on one up to the ends read after them.

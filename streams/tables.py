@@ -15,6 +15,7 @@ import faulthandler
 import shutil
 import time
 from collections.abc import Callable
+from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -146,6 +147,12 @@ class Tables:
         except OSError as problem:
             raise TableError(f"{folder}: cannot be deleted: {problem.strerror or problem}; delete it, the log has all of it") from problem
 
+    def leave_all_but(self, partitions: AbstractSet[int]) -> None:
+        """Wait for no other tables any more: who comes back to one begins to wait anew."""
+        for partition in self._waiting.keys() - partitions:
+            del self._waiting[partition]
+            self._said.discard(partition)
+
     def _given_up(self, partition: int, folder: Path) -> bool:
         """Whether the wait for a table that another process has is over; said once where it lasts, since a handover takes a moment."""
         waited = self.seconds() - self._waiting.setdefault(partition, self.seconds())
@@ -176,7 +183,7 @@ class Tables:
     def _folders(self, partition: int) -> list[Path]:
         """The partition's folders, the one that counts last."""
         first = self._directory / f"{CLAIMS}-{partition}"
-        others = [folder for folder in self._directory.glob(f"{first.name}+*") if folder.name.rpartition("+")[2].isdigit()]
+        others = [folder for folder in self._directory.glob(f"{first.name}+*") if folder.name.rpartition("+")[2].isdecimal()]
         return [*([first] if first.exists() or not others else []), *sorted(others, key=_number)]
 
     def _marker(self, partition: int, suffix: str) -> Path:

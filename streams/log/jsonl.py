@@ -80,7 +80,7 @@ def read_jsonl(lines: Iterable[bytes], name: str, tell: Callable[[str], None] | 
                 head = _head(line)
             else:
                 records.append(_record(_decode_line(line)))
-        except (msgspec.DecodeError, binascii.Error, ValueError) as problem:
+        except (msgspec.DecodeError, binascii.Error, ValueError, RecursionError) as problem:
             if head.ends and tell is None and not line.endswith(b"\n"):
                 raise LogCutShort(f"{name}: it was cut short within line {number}. Copy it again") from problem
             raise LogDamaged(f"{name}:{number}: {problem}. Expected a record as `kcat -J` or `rpk topic consume` prints it") from problem

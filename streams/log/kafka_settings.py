@@ -19,6 +19,8 @@ ENVIRONMENT: Final = "CLAIMLOG_KAFKA_"
 """CLAIMLOG_KAFKA_SECURITY_PROTOCOL is `security.protocol`; with _FILE behind it, the file that holds the value (passwords)."""
 CONFIG: Final = "CLAIMLOG_KAFKA_CONFIG"
 """A file of `key=value` lines."""
+NAMES_OF_FILES: Final = frozenset(f"sasl.oauthbearer.assertion.{which}file" for which in ("", "private.key.", "jwt.template."))
+"""Settings of librdkafka that are paths, and are called so: in the environment the path itself is given."""
 FORM: Final = "kafka://HOST:PORT[,HOST:PORT][/PREFIX][?key=value&...]"
 SINGLE_BROKER: Final = "single-broker"
 REPLICAS: Final = 3
@@ -245,11 +247,17 @@ def _from_environment(environ: Mapping[str, str]) -> dict[str, str]:
             continue
         name = variable.removeprefix(ENVIRONMENT)
         # Not shown: whoever gives the password itself instead of a file has said it in a wrong place, too.
-        meant = _content(variable, value, "the file that it names").rstrip("\n") if name.endswith("_FILE") else value
-        if name.endswith("_FILE") and variable.removesuffix("_FILE") in environ:
-            raise SettingsProblem(f"{variable} and {variable.removesuffix('_FILE')} are both set; expected one of them")
-        options[_one_name(name.removesuffix("_FILE").lower().replace("_", "."))] = meant
+        is_secret = name.endswith("_FILE") and _dotted(name) not in NAMES_OF_FILES
+        meant = _content(variable, value, "the file that it names").rstrip("\n") if is_secret else value
+        name = name.removesuffix("_FILE") if is_secret else name
+        if is_secret and ENVIRONMENT + name in environ:
+            raise SettingsProblem(f"{variable} and {ENVIRONMENT}{name} are both set; expected one of them")
+        options[_one_name(_dotted(name))] = meant
     return options
+
+
+def _dotted(name: str) -> str:
+    return name.lower().replace("_", ".")
 
 
 def _content(variable: str, file: str, shown: str) -> str:

@@ -16,6 +16,7 @@ PATIENCE_MS = 5_000
 REMEMBERED = 2_048
 """Requests whose claims are remembered, twice as many at most: records of two owners of one request stand close together."""
 
+
 _Said = list[ClaimRequested]
 """The claims of one request, as they stand in the log."""
 
@@ -28,7 +29,7 @@ class Doubles:
         self._young: dict[str, _Said] = {}
         self._old: dict[str, _Said] = {}
         self._shared: dict[str, _Said] = {}
-        """Those of requests that two owners claimed for."""
+        """Those of requests that two owners claimed for, or two starts of one."""
 
     def claimed(self, event: ClaimRequested) -> None:
         """A record of claims was folded."""
@@ -36,7 +37,7 @@ class Doubles:
         said = self._young.get(request_id) or self._old.get(request_id)
         if said is not None:
             said.append(event)
-            if event.owner != said[0].owner:
+            if _start_of(event) != _start_of(said[0]):
                 self._shared[request_id] = said
             return
         if len(self._young) >= REMEMBERED:
@@ -71,3 +72,8 @@ class Doubles:
                 if claim is not None and not claim.keep and nodes.setdefault(claim.instance_id, claim.node_id) != claim.node_id:
                     return True
         return False
+
+
+def _start_of(event: ClaimRequested) -> tuple[str, str]:
+    """Who claimed, and in which of its starts: what the ids of its claims have between the last slash and the counter."""
+    return event.owner, event.items[0].claim_id.rpartition("/")[2].rpartition(".")[0]

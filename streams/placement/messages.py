@@ -27,7 +27,7 @@ class Sender(Struct, frozen=True):
     traces: dict[str, str] = field(default_factory=dict)
 
     def heard(self, request_id: str, headers: Headers) -> None:
-        """Remember the trace that a request belongs to: all that is said for it belongs there, too."""
+        """Remember the trace that a request belongs to: all that is said for it until its result stands in the log belongs there, too."""
         for name, value in headers:
             if name == TRACEPARENT and len(value) <= CARRIED_CHARACTERS_MAX and value.isascii() and value.decode().isprintable():
                 self.traces[request_id] = value.decode()

@@ -221,7 +221,7 @@ def _item(request: PlacementRequested, claim_id: str, items: Mapping[str, ClaimI
         return items[claim_id]
     prefix = f"{request.request_id}/"
     number = claim_id.removeprefix(prefix).split("/")[0]
-    if claim_id.startswith(prefix) and number.isdigit() and int(number) < request.count:
+    if claim_id.startswith(prefix) and number.isdecimal() and int(number) < request.count:
         return msgspec.structs.replace(ask_of(request, int(number), seed=0, options=policy.options).item, claim_id=claim_id)
     raise CannotRerun(_missing(claim_id))
 

@@ -101,23 +101,24 @@ class Process(Struct):
         was_right = code == 0 or (is_new and code == -signal.SIGTERM)
         assert was_right, f"{self.name} ended with {code} after SIGTERM:\n{self.said()[-3000:]}"
 
-    def ended(self, seconds: float = START_SECONDS) -> int:
-        """Wait for it to end by itself; returns the exit code."""
+    def ended(self, seconds: float = START_SECONDS, after: str = "") -> int:
+        """Wait for it to end by itself; returns the exit code. Raises AssertionError, with where it stands, if it does not."""
         assert self.running is not None, f"{self.name} was not started"
-        code = self.running.wait(seconds)
-        self.running = None
-        return code
-
-    def _end(self, number: int) -> int:
-        assert self.running is not None, f"{self.name} was not started"
-        self.running.send_signal(number)
         try:
-            return self.ended(STOP_SECONDS)
+            code = self.running.wait(seconds)
         except subprocess.TimeoutExpired:
             # With SIGABRT it says where each of its threads stands.
             self.running.send_signal(signal.SIGABRT)
-            self.ended()
-            raise AssertionError(f"{self.name} did not end within {STOP_SECONDS} s of signal {number}:\n{self.said()[-6000:]}") from None
+            self.running.wait(START_SECONDS)
+            self.running = None
+            raise AssertionError(f"{self.name} did not end within {seconds:g} s{after}:\n{self.said()[-6000:]}") from None
+        self.running = None
+        return code
+
+    def _end(self, number: signal.Signals) -> int:
+        assert self.running is not None, f"{self.name} was not started"
+        self.running.send_signal(number)
+        return self.ended(STOP_SECONDS, f" of {number.name}")
 
     def _catches(self, number: signal.Signals) -> bool:
         """Whether it has a handler for this signal (Linux: `SigCgt`)."""

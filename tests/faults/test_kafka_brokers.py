@@ -153,9 +153,10 @@ def cluster(folder: Path, seed: int) -> Iterator[Cluster]:
         made = site.start("apply", [*CLAIMLOG, "topics", "apply", "--log", settings.place, *PARTITIONS])
         assert made.ended() == 0, made.said()
         del site.processes["apply"]
-        with KafkaLog.open(settings) as log, played(
-            Cluster(site, log, brokers.address, copies_max=COPIES_MAX, brokers=brokers, draw=Random(seed))
-        ) as here:
+        with (
+            KafkaLog.open(settings) as log,
+            played(Cluster(site, log, brokers.address, copies_max=COPIES_MAX, brokers=brokers, draw=Random(seed))) as here,
+        ):
             yield here
 
 

@@ -224,9 +224,7 @@ def behind(log: Log, name: str, group: str, topics: tuple[str, ...], fix: str, n
     if not lag:
         return Check("ok", name, "has read everything")
     if oldest is not None and abs(now_ms - oldest) <= UNREAD_MS:
-        return Check(
-            "ok", name, f"has read all but the last {units.counted(lag, 'record')}, the oldest from {units.ago(oldest, now_ms)}"
-        )
+        return Check("ok", name, f"has read all but the last {units.counted(lag, 'record')}, the oldest from {units.ago(oldest, now_ms)}")
     since = "" if oldest is None else f", the oldest from {units.moment(oldest)}"
     return Check("warn", name, f"{units.counted(lag, 'record')} behind{since}", fix)
 

@@ -190,9 +190,7 @@ def test_what_came_after_the_moment_is_no_part_of_the_answer(by: str, fleet: Fle
     assert [now.out.count(f"\n{word} ") for word in ("again", "cancel", "also")] == [1, 2, 1]
 
 
-def test_what_else_was_asked_under_the_same_id_is_named_and_counts_for_nothing(
-    fleet: FleetLog, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_else_was_asked_under_the_same_id_is_named_and_counts_for_nothing(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
     asked = PlacementRequested(request_id="r1", flavor=Flavor(vcpus=1, memory_mib=64))
     fleet.append(REQUESTS, asked)
     fleet.schedule()

@@ -112,6 +112,7 @@ def test_what_is_written_is_read_back_byte_for_byte(parts: list[tuple[bytes, byt
         b'{"topic":"t","partition":0,"offset":9223372036854775808}',
         b'{"topic":"t","partition":0,"offset":0,"ts":9223372036854775808}',
         b'{"topic":"t","partition":0,"offset":0,"timestamp":9223372036854775808}',
+        b'{"topic":"t","partition":0,"offset":0,"x":' + b"[" * 200_000 + b"]" * 200_000 + b"}",
     ],
 )
 def test_a_line_that_is_no_record_is_named(line: bytes) -> None:

@@ -63,6 +63,16 @@ def test_a_secret_comes_from_its_file_and_is_not_in_the_name_of_the_log(tmp_path
     assert settings.place == "kafka://a:1/x"
 
 
+def test_a_setting_that_is_called_a_file_is_the_path_itself(tmp_path: Path) -> None:
+    key, name = tmp_path / "key.pem", "CLAIMLOG_KAFKA_SASL_OAUTHBEARER_ASSERTION_PRIVATE_KEY"
+    key.write_text("secret")
+
+    settings = parse_settings("kafka://a:1", {f"{name}_FILE": str(key), f"{name}_PASSPHRASE_FILE": str(key)})
+
+    setting = "sasl.oauthbearer.assertion.private.key"
+    assert settings.options == {f"{setting}.file": str(key), f"{setting}.passphrase": "secret"}
+
+
 def test_patience_is_the_message_time_out_and_kept_from_the_client() -> None:
     settings = parse_settings("kafka://a:1", {"CLAIMLOG_KAFKA_SINGLE_BROKER": "1"}, ["message.timeout.ms=1500"])
 

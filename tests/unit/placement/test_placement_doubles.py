@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from msgspec import structs
 
 from schemas.claims import ClaimItem, ClaimRequested
@@ -48,9 +49,10 @@ def begun() -> tuple[World, Scheduler, str]:
     return here, scheduler, two_of_three(here)
 
 
-def test_a_request_waits_until_the_claim_that_lost_is_gone() -> None:
+@pytest.mark.parametrize("owner", ["former", "s"], ids=["of another", "of an earlier start of the same"])
+def test_a_request_waits_until_the_claim_that_lost_is_gone(owner: str) -> None:
     here, scheduler, free = begun()
-    claims_too(here, "r0", free)
+    claims_too(here, "r0", free, owner)
     here.request("r2", group=APART)
 
     settle(scheduler)

@@ -39,6 +39,14 @@ def test_what_was_carried_is_not_carried_again_when_the_stored_offsets_are_forgo
     assert first_to_carry(log, LIFECYCLE, 0) == 0
 
 
+def test_an_id_that_somebody_else_gave_a_record_is_none_of_an_observations() -> None:
+    log = ledger()
+    log.append(audits(1, 1))
+    log.append([Message(CLAIMS, b"n1", b"{}", (("ce_id", f"{AUDITS}/0@²".encode()),), 0)])
+
+    assert first_to_carry(log, AUDITS, 0) == 0
+
+
 def test_what_cannot_be_read_has_one_letter_though_the_stored_offsets_are_forgotten() -> None:
     """Behind the newest record that was carried nothing says how far it went, but the letters themselves."""
     log = ledger()

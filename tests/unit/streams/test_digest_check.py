@@ -18,7 +18,7 @@ from schemas.topics import CLAIMS, DIGESTS, SNAPSHOTS
 from streams.digest_check import SLICE_RECORDS, DigestCheck, digest_message, digest_name, discard
 from streams.folder import Folder
 from streams.ledger_topics import open_ledger
-from streams.log.base import Message
+from streams.log.base import LogUnreachable, Message
 from streams.log.memory import MemoryLog
 from streams.metrics import Metrics
 
@@ -134,6 +134,30 @@ def test_one_that_is_known_to_be_wrong_is_counted_and_not_judged_again(world: Wo
     world.turns(sound)
 
     assert (len(world.said["sound"]), world.mismatches("sound")) == (2, 3.0)
+
+
+def test_a_log_that_is_away_as_one_begins_to_fold_again_leaves_the_digest_to_the_next_look(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sound = world.check("sound")
+    world.turns(sound, 1)
+    world.claim(1)
+    world.publish("sound", world.folded())
+    world.publish("spoilt", world.folded(spoilt_at=2))
+    with monkeypatch.context() as away:
+        away.setattr("streams.digest_check.FoldedAgain", log_away)
+        for _ in range(2):
+            with pytest.raises(LogUnreachable):
+                world.turns(sound, 1)
+
+    world.turns(sound)
+
+    assert "spoilt" in world.said["sound"][-1]
+    assert (len(world.said["sound"]), world.mismatches("sound")) == (2, 1.0)
+
+
+def log_away(*_: object) -> None:
+    raise LogUnreachable("away")
 
 
 def test_a_digest_left_from_a_log_that_stood_here_before_accuses_nobody(world: World) -> None:
@@ -326,3 +350,17 @@ def test_what_a_wrong_process_kept_is_thrown_away_and_its_next_start_begins_wher
 
     assert before != after == again.digest
     assert (None if newest is None else newest.digest) == (None if from_the_first else sound)
+
+
+def test_a_wrong_process_that_has_given_the_table_up_throws_its_snapshots_away(world: World, tmp_path: Path) -> None:
+    world.claim(3)
+    folder = Folder(world.log, tmp_path / "state", "p", Metrics("1.2.3"), print, clock=lambda: world.now_ms)
+    folder.turn(ALL)
+    world.log.append([Message(SNAPSHOTS, b"0", encode(chunk), (), 0) for chunk in chunks_of(world.folded(spoilt_at=2))])
+    again = FoldedAgain(world.log, 0, 4)
+    folder.turn(frozenset())
+
+    discard(world.log, folder, 0, again)
+
+    assert load_newest(world.log, 0) is None
+    folder.close()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -161,3 +163,28 @@ def test_who_leaves_waits_for_what_it_said_last() -> None:
 
     assert done
     assert values(far.log) == [b"a"]
+
+
+def test_who_leaves_waits_for_all_that_is_under_way_no_longer_than_it_was_told() -> None:
+    far, waited = Far(), list[float]()
+
+    class Slow(Sent):
+        def landed(self, timeout_seconds: float = 0.0) -> bool:
+            waited.append(timeout_seconds)
+            time.sleep(timeout_seconds / 2)
+            return super().landed(timeout_seconds)
+
+    far.begin = lambda messages: Slow(far, messages)  # type: ignore[method-assign]
+    box = outbox(far)
+    for number in range(5):
+        box.add([message(str(number))])
+        box.send()
+    waited.clear()
+
+    done = box.finish(0.2)
+
+    assert done
+    asked, *left = waited
+    assert asked == 0.0
+    assert left[0] <= 0.2
+    assert all(later <= earlier / 2 for earlier, later in pairwise(left[:5]))

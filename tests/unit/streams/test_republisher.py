@@ -124,6 +124,20 @@ def test_a_new_owner_publishes_the_row_of_a_node_that_has_none(world: World) -> 
     assert [record.key for record in found] == [b"n1"]
 
 
+def test_a_new_owner_publishes_nothing_that_stands_behind_a_short_read(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A read may end before the end: at so many bytes, or where a broker has sent no more yet."""
+    for number in range(3):
+        world.claim(number)
+        world.settle()
+    end, read = world.log.end(topics.NODE_RESOURCES, 0), world.log.read
+    monkeypatch.setattr(world.log, "read", lambda topic, partition, offset, *_: read(topic, partition, offset, 1))
+    world.republisher = Republisher(world.log, world.folder)
+
+    world.settle()
+
+    assert world.log.end(topics.NODE_RESOURCES, 0) == end > 2
+
+
 @pytest.mark.parametrize("offset", [3, 100])
 def test_who_is_behind_the_owner_publishes_nothing(world: World, offset: int) -> None:
     world.settle()

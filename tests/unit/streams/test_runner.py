@@ -163,6 +163,7 @@ def test_a_process_that_gives_a_part_up_stays_ready() -> None:
 @pytest.fixture
 def no_sleep(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runner, "WAIT_SECONDS", 0.0)
+    monkeypatch.setattr(runner, "PAUSE_SECONDS", 0.0)
 
 
 @pytest.mark.usefixtures("no_sleep")
@@ -188,6 +189,27 @@ def test_a_process_that_is_to_end_when_idle_waits_for_what_a_killed_one_has() ->
 
     assert (turns[-1], len(turns)) == (ALL, 13)
     assert err.getvalue().count("waiting for a sign of others that share this work") == 1
+
+
+@pytest.mark.usefixtures("no_sleep")
+def test_a_log_that_is_away_is_no_quiet_time_of_others() -> None:
+    health, now, asked = Health(lambda: 0.0), [0.0], list[float]()
+
+    class Away(Loading):
+        def turn(self, _partitions: frozenset[int]) -> int:
+            now[0] += 1.0
+            if 2 <= now[0] <= 20:
+                raise LogUnreachable("away")
+            return 0
+
+    class Asked(Lease):
+        def is_rest_at_work(self, seconds: float) -> bool:
+            asked.append(seconds)
+            return seconds >= 3
+
+    Host(MemoryLog(), [Away(health)], Asked(health, [ALL]), health, StringIO(), lambda: now[0]).run(lambda: False, until_idle=True)
+
+    assert asked == [0.0, 0.0, 1.0, 2.0, 3.0]
 
 
 @pytest.mark.usefixtures("no_sleep")

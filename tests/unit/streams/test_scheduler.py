@@ -55,7 +55,7 @@ def test_claims_and_result_belong_to_the_trace_of_their_request() -> None:
     assert scheduler.placer.sender.traces == {}
 
 
-def test_a_request_keeps_its_trace_while_another_partition_is_given_up() -> None:
+def test_a_request_keeps_its_trace_while_its_partition_goes_and_comes_back() -> None:
     here = world(claims=1, requests=2)
     here.host("n1")
     trace = b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
@@ -68,10 +68,32 @@ def test_a_request_keeps_its_trace_while_another_partition_is_given_up() -> None
     scheduler.turn()
     assert scheduler.placer.sender.traces.keys() == set(names)
 
-    scheduler.lease = _Mine(frozenset({0}))
-    scheduler._share()
+    for mine in (frozenset[int](), frozenset({0, 1})):
+        scheduler.lease = _Mine(mine)
+        scheduler._share()
+    settle(scheduler)
 
-    assert scheduler.placer.sender.traces.keys() == {names[0]}
+    results = [record for number in range(2) for record in here.records(RESULTS, number) if record.key.decode() in names]
+    assert [dict(record.headers).get("traceparent") for record in results] == [trace, trace]
+    assert scheduler.placer.sender.traces == {}
+
+
+def test_a_trace_is_forgotten_with_the_answer_that_another_gave_meanwhile() -> None:
+    here = world(claims=1, requests=1)
+    here.host("n1")
+    request = PlacementRequested(request_id="r", flavor=Flavor(vcpus=1, memory_mib=1))
+    here.log.append([Message(REQUESTS, b"r", encode(request), (("traceparent", b"00-0af7651916cd43dd-b7ad6b71-01"),), 0)])
+    first, second = here.scheduler("s1"), here.scheduler("s2")
+    first.lease, second.lease = _Mine(frozenset({0})), _Mine(frozenset())
+    first.turn()
+    first.lease, second.lease = _Mine(frozenset()), _Mine(frozenset({0}))
+    first._share()
+    settle(second)
+
+    first.lease = _Mine(frozenset({0}))
+    first._share()
+
+    assert first.placer.sender.traces == {}
 
 
 @pytest.mark.parametrize("value", [b"x" * 256, b"00-a\r\n", b"\xff\xfe\x00", "00-ü".encode()])

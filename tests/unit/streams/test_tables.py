@@ -346,8 +346,10 @@ def test_a_fold_that_does_not_catch_up_by_the_deadline_begins_at_a_newer_snapsho
     seconds.now += DEADLINE_SECONDS + 1
 
     slow.turn(ALL)
+    shown = slow.metrics.rows.copy(), slow.metrics.times_ms.copy()
     slow.turn(ALL)
 
+    assert shown == ({}, {})
     assert any("records are left after 300 s, and a snapshot is far ahead" in said for said in world.said)
     assert discarded(slow) == 1
     while slow.turn(ALL):

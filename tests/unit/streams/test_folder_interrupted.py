@@ -1,0 +1,153 @@
+"""A folder that is interrupted, by a log that takes nothing, by a kill, by others who take its partitions, owes nothing afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from projections import companions
+from projections.leaks import Leaks
+from projections.ledger import Ledger
+from projections.observed import Observed
+from projections.snapshots import chunks_of
+from projections.table import TableError
+from schemas import topics
+from schemas.audits import InstanceReport
+from schemas.codec import encode
+from schemas.findings import LeakConfirmed
+from streams.dead_letters import DeadLetter, read_letter
+from streams.folder import Folder
+from streams.log.base import LogFull, Message
+from streams.metrics import Metrics
+from streams.tables import HANDOVER_SECONDS
+from tests.unit.streams.test_folder import ALL, World, claim
+
+BOTH, SECOND, NONE = frozenset({0, 1}), frozenset({1}), frozenset[int]()
+LONG_SECONDS = 600.0
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path)
+
+
+def takes_no(world: World, monkeypatch: pytest.MonkeyPatch, topic: str) -> None:
+    """No room for records of this topic."""
+    append = world.log.append
+
+    def full(messages: Sequence[Message]) -> list[int]:
+        if any(message.topic == topic for message in messages):
+            raise LogFull("no room")
+        return append(messages)
+
+    monkeypatch.setattr(world.log, "append", full)
+
+
+def snapshot_of_all(world: World) -> None:
+    """As `claimlog snapshot write` writes one: of what no processor has folded."""
+    ledger, observed, leaks = Ledger(0, 1), Observed(0), Leaks(0)
+    for record in world.log.read(topics.CLAIMS, 0, 0, 1_000):
+        step = ledger.apply(record.offset, record.time_ms, record.key, record.value)
+        assert step is not None
+        observed.apply(ledger, step)
+        leaks.apply(ledger, observed, step)
+    chunks = chunks_of(ledger, extras=companions.all_rows(observed, leaks, companions.Doubles()))
+    world.log.append([Message(topics.SNAPSHOTS, b"0", encode(chunk), (), 0) for chunk in chunks])
+
+
+def test_what_is_owed_at_a_snapshot_is_said_by_the_next_start_where_the_first_had_not_said_it(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.log.append([Message(topics.FINDINGS, b"n9", b"{}", (), 0)])  # The topic is not empty, so it says nothing by that.
+    world.append(world.audit(1))
+    world.log.append([Message(topics.CLAIMS, b"n1", b"poison", (), 0)])
+    for counter in (2, 3):
+        world.now_ms += 60_000
+        world.append(world.audit(counter, (InstanceReport(instance_id="ghost"),)))
+    snapshot_of_all(world)
+    with monkeypatch.context() as patched:
+        takes_no(world, patched, topics.DEAD_LETTERS)
+        first = world.folder()
+        with pytest.raises(LogFull):
+            first.turn(ALL)
+        first.close()
+    second = world.folder()
+
+    second.turn(ALL)
+
+    second.close()
+    third = world.folder()
+    third.turn(ALL)
+    third.close()
+    letters = [read_letter(record) for record in world.log.read(topics.DEAD_LETTERS, 0, 0)]
+    assert [letter.position for letter in letters if isinstance(letter, DeadLetter)] == ["claims/0@2"]
+    assert [finding.kind for finding in world.read(topics.FINDINGS) if isinstance(finding, LeakConfirmed)] == ["ghost-instance"]
+
+
+def test_a_batch_whose_snapshot_finds_no_room_is_published_once(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("streams.folder.SNAPSHOT_EVERY", 1)
+    world.append(world.audit(1), claim(1), claim(2))
+    world.log.append([Message(topics.CLAIMS, b"n1", b"poison", (), 0)])
+    host = world.folder()
+    with monkeypatch.context() as patched:
+        takes_no(world, patched, topics.SNAPSHOTS)
+        for _ in range(3):
+            with pytest.raises(LogFull):
+                host.turn(ALL)
+
+    host.turn(ALL)
+
+    host.close()
+    published = {topic: world.log.end(topic, 0) for topic in (topics.VERDICTS, topics.NODE_RESOURCES, topics.DEAD_LETTERS)}
+    assert published == {topics.VERDICTS: 2, topics.NODE_RESOURCES: 1, topics.DEAD_LETTERS: 1}
+    assert world.log.end(topics.SNAPSHOTS, 0) > 0
+
+
+def test_the_wait_for_a_table_begins_anew_with_a_partition_that_comes_back(tmp_path: Path) -> None:
+    world = World(tmp_path, partitions=2)
+    world.append(world.audit(1), claim(1))
+    now = 0.0
+
+    def folder(name: str) -> Folder:
+        return Folder(world.log, world.path, name, Metrics("t"), world.said.append, clock=lambda: world.now_ms, seconds=lambda: now)
+
+    holder, other = folder("holder"), folder("other")
+    holder.turn(BOTH)
+    other.turn(SECOND)
+    other.turn(NONE)
+    now += LONG_SECONDS
+
+    other.turn(SECOND)
+    now += HANDOVER_SECONDS / 2
+    other.turn(SECOND)
+    holder.turn(BOTH - SECOND)
+    other.turn(SECOND)
+
+    assert world.said == []
+    assert sorted(path.name for path in world.path.iterdir() if path.is_dir()) == ["claims-0", "claims-1"]
+    assert (list(holder.folds), list(other.folds)) == ([0], [1])
+    holder.close()
+    other.close()
+
+
+def test_a_table_that_cannot_be_closed_keeps_no_other_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(tmp_path, partitions=2)
+    host = world.folder()
+    host.turn(BOTH)
+    close = host.folds[0].close
+
+    def closed() -> None:
+        close()
+        raise TableError("claims-0: the disk is gone")
+
+    monkeypatch.setattr(host.folds[0], "close", closed)
+
+    with pytest.raises(TableError, match="the disk is gone"):
+        host.close()
+
+    after = world.folder()
+    after.turn(BOTH)
+    assert list(after.folds) == [0, 1]
+    after.close()
