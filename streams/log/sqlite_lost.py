@@ -17,7 +17,8 @@ from streams.log.sqlite_names import RESTORE
 def refuse_emptied(path: Path) -> None:
     """Raises LogDamaged for a file without a byte that was a log: whoever may make a log would begin a new one in it."""
     with suppress(OSError):  # what is wrong there is told by who opens it
-        if path.stat().st_size == 0 and has_been_told(ends := ends_file(path)):
+        # Again after it is known that somebody was told something: others may have made the log since the first look.
+        if path.stat().st_size == 0 and has_been_told(ends := ends_file(path)) and path.stat().st_size == 0:
             raise LogDamaged(
                 f"{path}: the file is empty, and {ends.name} beside it says that it had acknowledged records; {RESTORE}. "
                 f"To begin a new log in this place delete {ends.name}"

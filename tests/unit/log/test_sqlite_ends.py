@@ -10,7 +10,8 @@ import pytest
 
 from streams.log.base import LogDamaged, Message, TopicSpec
 from streams.log.sqlite import SqliteLog
-from streams.log.sqlite_ends import Ends, ends_file
+from streams.log.sqlite_ends import Ends, ends_file, has_been_told
+from streams.log.sqlite_lost import refuse_emptied
 
 ROOT = Path(__file__).parents[3]
 KILLED = """
@@ -201,3 +202,23 @@ def test_who_reads_on_behind_an_end_that_came_back_hears_of_what_is_missing(path
 
         with pytest.raises(LogDamaged, match=r"missing: offset 1 of claims/0\. .*log\.db-shm was.*First end all processes"):
             log.read("claims", 0, 2)
+
+
+def test_a_log_that_another_process_makes_between_two_looks_is_not_taken_for_an_emptied_one(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path.touch()
+
+    def made_meanwhile(ends: Path) -> bool:
+        with monkeypatch.context() as others:
+            others.setattr("streams.log.sqlite_lost.has_been_told", has_been_told)
+            with SqliteLog.open(path, create=True) as log:
+                log.create([TopicSpec("claims", 1)])
+                log.append([Message("claims", b"k", b"v")])
+        return has_been_told(ends)
+
+    monkeypatch.setattr("streams.log.sqlite_lost.has_been_told", made_meanwhile)
+
+    refuse_emptied(path)
+
+    assert has_been_told(ends_file(path))
