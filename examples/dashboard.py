@@ -34,7 +34,7 @@ def board(rows: dict[str, NodeResources], now_ms: int) -> table.Table:
         style = "red" if row.leaks or min(row.vcpus.free or 0, row.memory_mib.free or 0) < 0 else None
         views = ((each.limit, each.reported, each.claimed, each.free) for each in (row.vcpus, row.memory_mib))
         cells = (" / ".join("-" if value is None else f"{value:,}" for value in view) for view in views)
-        drawn.add_row(row.node_id, row.status, *cells, str(row.instances), str(row.leaks), age, style=style)
+        drawn.add_row(repr(row.node_id)[1:-1], row.status, *cells, str(row.instances), str(row.leaks), age, style=style)
     return drawn
 
 
@@ -43,7 +43,7 @@ def main() -> None:
     parser.add_argument("--log", default=None, help="sqlite:PATH or kafka://HOST:PORT[/PREFIX]; default: CLAIMLOG_LOG")
     parser.add_argument("--once", action="store_true", help="print the table and end")
     options, rows, offsets = parser.parse_args(), dict[str, NodeResources](), dict[Partition, int]()
-    target = console.Console(width=None if sys.stdout.isatty() else 500)  # Into a pipe a row is one line, as long as it is.
+    target = console.Console(width=None if sys.stdout.isatty() else 500, markup=False)  # Into a pipe a row is one line, as long as it is.
     with open_log(options.log, os.environ, sys.stdin.buffer, narrowed=True) as log, live.Live(console=target) as screen:
         show = screen.update if target.is_terminal else target.print
         read_rows(log, rows, offsets)

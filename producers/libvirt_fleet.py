@@ -168,7 +168,8 @@ class Fleet:
         try:
             record = host.audit()
         except HypervisorUnreachable as problem:
-            self._put(f"{problem}; nothing was published, since the node's name is not known: pass --node to publish the failure")
+            told = "to publish the failure give it one (--uri NAME=URI, or node in its [[host]])"
+            self._put(f"{problem}; nothing was published, since the node's name is not known: {told}")
             return
         host.pump(0.0)
         if isinstance(record, AuditFailed):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from shlex import quote
 from typing import Annotated, Literal
 
 from cyclopts import App, Parameter
@@ -95,7 +96,7 @@ def list_(
     for subject in (Subject("instance", instance or ""), Subject("request", request or "")):
         if subject.name and not claims:
             # Whether the name is known at all only the whole log says, and nothing held is an answer without it.
-            say(f"nothing is held for {subject}; `claimlog timeline {subject}` says whether it is known")
+            say(f"nothing is held for {subject}; `claimlog timeline {quote(str(subject))}` says whether it is known")
     return 0
 
 

@@ -21,7 +21,7 @@ from streams.cli.flags import SHOW, BoundFlag, LogFlag, Show
 from streams.cli.given.moments import past_moment
 from streams.cli.given.units_in import not_empty
 from streams.cli.printed import units
-from streams.cli.printed.output import Column, Report, write_on
+from streams.cli.printed.output import Column, Report, check_asked, write_on
 from streams.cli.printed.printable import say
 from streams.cli.printed.progress import Progress
 from streams.cli.printed.stdout import check_heard
@@ -230,6 +230,7 @@ def _warn(log: Log, topics: tuple[str, ...], types: tuple[str, ...], within: Ran
 def _watch(log: Log, topics: tuple[str, ...], since: Any, chosen: Chosen, show: Show) -> None:
     """Print records as they come, a batch at a time; ends by an interrupt (exit 130), or once nobody reads any more."""
     style = show.style(sys.stdout)
+    check_asked(Report(columns=COLUMNS, items=(), mixed=MIXED, like=_LIKE), style)
     headers = style.headers
     for batch in coming(log, topics, since):
         items = [record_item(record) for record in batch if chosen(record)]

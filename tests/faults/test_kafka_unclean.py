@@ -74,6 +74,12 @@ def in_sync(brokers: Brokers, topic: str) -> list[int]:
     return list(brokers.admin.list_topics(topic, timeout=5.0).topics[topic].partitions[0].isrs)
 
 
+def rests_on(brokers: Brokers, topic: str, node: int) -> list[str]:
+    """Partitions of other topics (those of groups are among them) of which no broker but this one has everything."""
+    others = [each for each in brokers.admin.list_topics(timeout=5.0).topics.values() if each.topic != topic]
+    return [f"{each.topic}/{number}" for each in others for number, place in each.partitions.items() if set(place.isrs) <= {node}]
+
+
 def place(log: Log, prefix: str, count: int) -> None:
     """Requests are asked and placed."""
     ids = ask(log, prefix, count)
@@ -123,6 +129,7 @@ def test_a_ledger_that_an_unclean_election_has_rewound_is_noticed_and_folded_ane
             until(lambda: sum(log.ends(topics.VERDICTS).values()) >= 10, PATIENCE_SECONDS, "the worker has folded that")
 
         lets_anybody_lead(brokers, ledger, True)
+        until(lambda: rests_on(brokers, ledger, NEWER) == [], PATIENCE_SECONDS, "nothing but the ledger goes with the broker")
         if written_on:
             tell(site, signal.SIGSTOP)
         brokers.members[NEWER].kill()

@@ -143,6 +143,16 @@ def test_the_dashboard_prints_into_a_pipe_a_node_a_line_however_wide_and_ends_it
     assert (shown.endswith("\n"), shown.endswith("\n\n")) == (True, False)
 
 
+def test_a_nodes_name_is_one_line_of_the_dashboard_and_no_markup(tmp_path: Path) -> None:
+    fleet = FleetLog(tmp_path)
+    fleet.audit("c[red]01\n(rack 7)", memory_mib=8192)
+    fleet.append(NODE_RESOURCES, state_at(fleet.log).row("c[red]01\n(rack 7)"))
+
+    shown, _ = example("dashboard.py", "--log", fleet.spec, "--once").communicate(timeout=60)
+
+    assert [line for line in shown.splitlines() if "c[red]01\\n(rack 7)" in line]
+
+
 def test_the_dashboard_prints_a_table_into_a_pipe_whenever_a_row_is_new(tmp_path: Path) -> None:
     fleet = FleetLog(tmp_path)
     fleet.audit("c01", memory_mib=8192)

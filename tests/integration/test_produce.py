@@ -87,7 +87,7 @@ def test_a_host_that_is_not_there_is_an_error_and_with_its_name_a_published_fail
     said = [process.communicate(timeout=60)[1] for process in (unnamed, named)]
 
     assert (unnamed.returncode, named.returncode) == (1, 1)
-    assert "pass --node to publish the failure" in said[0]
+    assert "to publish the failure give it one (--uri NAME=URI, or node in its" in said[0]
     assert "c9: the audit failed, which is published: test:///no/such.xml" in said[1]
     assert [record.node_id for record in records(tmp_path / "l.sqlite", AUDITS)] == ["c9"]
 

@@ -38,6 +38,7 @@ from streams.log.reading import READ_RECORDS
 LOOKED_BACK = 20_000
 """So many of the last records of each partition of requests are looked at for flavors."""
 OWN_KEYS = ("vcpus", "pcpus", "memory", "disk", "ephemeral", "swap", "extra_specs")
+_LIST = re.compile(r"\s*\[\s*[{\]]")
 _PAIR = re.compile(r"([^\s=,]+)='([^']*)'")
 OPENSTACK = {"vcpus": "VCPUs", "memory": "RAM", "disk": "Disk", "ephemeral": "Ephemeral", "swap": "Swap"}
 
@@ -48,7 +49,7 @@ def from_file(path: str) -> dict[str, Flavor] | PlacementRequested:
     text = file_text(path, name, or_stdin=True)
     if text.lstrip().startswith("{"):
         return from_text(text, name, None)
-    found = _from_openstack(text, name) if text.lstrip().startswith(("[{", "[\n", "[ ")) else _from_toml(text, name)
+    found = _from_openstack(text, name) if _LIST.match(text) else _from_toml(text, name)
     if not found:
         raise UsageProblem(f"{name}: expected flavors, it has none")
     return found
@@ -124,6 +125,8 @@ def _from_openstack(text: str, name: str) -> dict[str, Flavor]:
         if not isinstance(flavor, str) or not flavor:
             raise UsageProblem(f"{name}: item {at}: expected a Name, as `openstack flavor list --long -f json` has it")
         place = f"{name}: item {at} ({flavor})"
+        if flavor in found:
+            raise UsageProblem(f"{place}: another item has that name; expected each flavor once")
         table = {key: row[theirs] for key, theirs in OPENSTACK.items() if row.get(theirs)}
         table["extra_specs"] = _properties(row, place)
         found[flavor] = _flavor(flavor, table, place)

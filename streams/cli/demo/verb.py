@@ -16,6 +16,7 @@ from typing import Annotated, Literal
 from cyclopts import Parameter
 
 from streams.cli.exits import Exit
+from streams.cli.given.units_in import whole
 from streams.cli.problems import UsageProblem
 
 Scenario = Literal["story", "tempest-leak"]
@@ -28,8 +29,10 @@ MARK = f"{LOG}-demo"
 def demo(
     *,
     directory: Annotated[Path, Parameter(help="Where the log is made; only an earlier demonstration's is replaced.")] = Path("demo-data"),
-    seed: Annotated[int, Parameter(help="Of the fleet and the requests.")] = 7,
-    nodes: Annotated[int | None, Parameter(show_default=False, help=f"Number of simulated hypervisors, 4 to 99; default: {NODES}.")] = None,
+    seed: Annotated[int, Parameter(converter=whole, help="Of the fleet and the requests.")] = 7,
+    nodes: Annotated[
+        int | None, Parameter(converter=whole, show_default=False, help=f"Number of simulated hypervisors, 4 to 99; default: {NODES}.")
+    ] = None,
     scenario: Annotated[Scenario, Parameter(help="tempest-leak: a published case, down to the instance.")] = "story",
 ) -> int:
     """Hypervisors, requests and three schedulers on one log; one scheduler is killed, a leak found, explained and healed."""

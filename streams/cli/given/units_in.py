@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from decimal import Decimal
+from decimal import Context, Decimal
 from math import isfinite, nan
 from pathlib import Path
 
@@ -15,6 +15,8 @@ from streams.cli.problems import UsageProblem
 
 _AMOUNT = re.compile(r"(\d+(?:\.\d+)?) ?(MiB|GiB|TiB|M|G|T)?", re.ASCII)
 _MIB = {"MiB": 1, "M": 1, "GiB": 1 << 10, "G": 1 << 10, "TiB": 1 << 20, "T": 1 << 20}
+_EXACTLY = Context(prec=10_000)
+"""Of as many digits as an argument may have nothing is rounded away."""
 _DURATION = re.compile(r"(?:\d{1,12}(?:d|h|ms|m|s))+", re.ASCII)
 _PART = re.compile(r"(\d+)(d|h|ms|m|s)", re.ASCII)
 _UNIT_MS = {"d": 86_400_000, "h": 3_600_000, "m": 60_000, "s": 1_000, "ms": 1}
@@ -25,7 +27,7 @@ def amount_mib(text: str, flag: str) -> int:
     found = _AMOUNT.fullmatch(text.strip())
     if found is None:
         raise UsageProblem(f"{flag} {text!r}: write an amount such as 4GiB, 512MiB or 512 (MiB)")
-    amount = Decimal(found[1]) * _MIB[found[2] or "MiB"]
+    amount = _EXACTLY.multiply(Decimal(found[1]), Decimal(_MIB[found[2] or "MiB"]))
     if amount != int(amount):
         raise UsageProblem(f"{flag} {text!r}: that is {amount} MiB; only whole MiB are counted")
     if amount > AMOUNT_MAX:

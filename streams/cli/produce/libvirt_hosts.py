@@ -88,7 +88,7 @@ def hosts_in(path: Path, common: HostFlags, cpuset: Callable[[str], set[int]]) -
 
 
 def _host(table: Any, place: str, common: HostFlags, cpuset: Callable[[str], set[int]]) -> HostFlags:
-    if not isinstance(table, dict) or not table.get("uri"):
+    if not isinstance(table, dict) or not str(table.get("uri", "")).strip():
         raise UsageProblem(f"{place}: expected a uri, such as qemu+tls://HOST/system")
     for name, value in table.items():
         if name not in HOST_KEYS:

@@ -300,5 +300,6 @@ def swaps(texts: Iterable[str]) -> Mapping[str, int]:
         swap_mib = Decimal(number)  # An `int` is not read from thousands of digits.
         if swap_mib > SWAP_MIB_MAX:
             raise UsageProblem(f"--swap-mib {text!r}: expected at most {SWAP_MIB_MAX} MiB")
-        table[name] = int(swap_mib)
+        if table.setdefault(name, int(swap_mib)) != swap_mib:
+            raise UsageProblem(f"--swap-mib {text!r}: another one says {table[name]} MiB of it; expected one of them")
     return table

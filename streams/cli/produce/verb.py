@@ -124,6 +124,8 @@ def load(
         from streams.cli.produce.history import history as write_history
 
         return write_history(log, nodes=nodes, seed=seed, records=history)
+    if once and (limit, speed, batch) != (1000, 60.0, 1):
+        raise UsageProblem("--once asks for nothing: leave --limit, --speed and --batch out, which say what is asked for")
     if batch < 1:
         raise UsageProblem(f"--batch {batch}: expected 1 instance or more")
 
@@ -152,6 +154,8 @@ def trace(
     from producers.traces import check as check_trace
     from producers.traces import trace as read_trace
 
+    if once and (limit, speed) != (10_000, 60.0):
+        raise UsageProblem("--once asks for nothing: leave --limit and --speed out, which say what is asked for")
     folder = data_folder(data, os.environ)
     plan = Plan(nodes=nodes, seed=seed, speed=speed, interval_seconds=interval, once=once, until_answered=until_answered, instances=limit)
     try:

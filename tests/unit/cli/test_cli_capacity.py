@@ -287,6 +287,12 @@ def test_a_wrong_command_line_exits_2(fleet: FleetLog, capsys: pytest.CaptureFix
         ("[flavours.a]\nvcpus = 3\n", "expected tables such as [flavors.small]"),
         ("vcpus = ", "Invalid value"),
         ('[{"RAM": 3}]', "item 0: expected a Name"),
+        ("[ flavors.a ]\nram = 3\n", "flavors.a: 'ram' is not known; known: vcpus"),
+        ("\n[\t]\n", "it has none"),
+        (
+            '[{"Name": "a", "VCPUs": 1, "Properties": {}}, {"Name": "a", "VCPUs": 2, "Properties": {}}]',
+            "item 1 (a): another item has that name",
+        ),
         ("", "it has none"),
         ("[flavors.a]\nvcpus = -1\n", "flavors.a: Expected `int` >= 0"),
     ],

@@ -132,8 +132,8 @@ def test_values_are_printed_again_without_anything_between_them(fleet: FleetLog)
 
 
 def test_an_unchanged_remark_is_said_once(fleet: FleetLog) -> None:
-    with watching(fleet, "claims", "list", "--instance", "nobody", "-o", "jsonl") as watch:
-        watch.until(lambda seen: "nothing is held" in seen.err)
+    with watching(fleet, "claims", "list", "--instance", "no body", "-o", "jsonl") as watch:
+        watch.until(lambda seen: "`claimlog timeline 'instance/no body'` says" in seen.err)
         time.sleep(0.5)
         before = watch.err
         fleet.audit("c02")
@@ -141,7 +141,7 @@ def test_an_unchanged_remark_is_said_once(fleet: FleetLog) -> None:
         watch.interrupted()
 
     cuts = re.findall(r"^cut:\S+$", watch.err, re.MULTILINE)
-    assert before.count("nothing is held for instance/nobody") == watch.err.count("nothing is held") == 1
+    assert before.count("nothing is held for instance/no body") == watch.err.count("nothing is held") == 1
     assert before.count("cut:") == 1
     assert len(cuts) == len(set(cuts)) == watch.err.count("cut:")
 

@@ -92,6 +92,7 @@ def test_a_file_says_for_each_host_what_differs(tmp_path: Path) -> None:
         ("", "expected [[host]] tables"),
         ("x = 1\n[[host]]\nuri = 'a:///'", "expected [[host]] tables"),
         ("[[host]]\nnode = 'n'", "host 1: expected a uri"),
+        ("[[host]]\nuri = ' '", "host 1: expected a uri"),
         ("[[host]]\nuri = 'a:///'\nnodes = 'n'", "host 1: nodes is not known; known: uri, node,"),
         ("[[host]]\nuri = 'a:///'\n[[host]]\nuri = 'b:///'\npools = 'p'", "host 2: pools 'p': expected a list of strings"),
         ("[[host]]\nuri = 'a:///'\ndedicated_cpus = 'all'", "dedicated_cpus 'all': expected a list such as"),
