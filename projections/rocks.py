@@ -43,7 +43,10 @@ def make_folder(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as problem:
-        raise TableError(f"{folder}: this folder of tables cannot be made: {problem.strerror or problem}; choose another") from problem
+        why = problem.strerror or problem
+        if isinstance(problem, FileExistsError):
+            why = "it is a link to what is not there" if folder.is_symlink() and not folder.exists() else "it is no folder"
+        raise TableError(f"{folder}: this folder of tables cannot be made: {why}; choose another") from problem
 
 
 class RocksTable:

@@ -28,7 +28,7 @@ from streams.log.base import Log
 
 CARRIED_LATER = "was in the answer at the first moment already, carried into the ledger later"
 
-NodeNames = Annotated[str, Parameter(help="Only these nodes, as NAME or node/NAME.", show_default=False)]
+OnlyNodes = Annotated[str, Parameter(help="Only these nodes, as NAME or node/NAME.", show_default=False)]
 AtFlag = Annotated[
     tuple[str, ...],
     Parameter(
@@ -44,7 +44,7 @@ WhyFlag = Annotated[bool, Parameter(name="--why", negative=(), help="Also the re
 UNITS = {"memory_mib": "memory MiB", "disk_mib": "disk MiB", "vcpus": "vcpus", "pcpus": "pcpus"}
 
 
-def diff(*names: NodeNames, at: AtFlag = (), why: WhyFlag = False, log: LogFlag = None, show: Show = SHOW) -> int:
+def diff(*names: OnlyNodes, at: AtFlag = (), why: WhyFlag = False, log: LogFlag = None, show: Show = SHOW) -> int:
     """What changed on each node between two moments, resource by resource; with --why also by which record.
 
     A figure that nothing reports counts as 0 here. The records under a resource add up to its change, in every column; it is checked

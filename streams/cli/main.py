@@ -129,7 +129,9 @@ def run(arguments: Sequence[str], verbs: Sequence[Verb] = VERBS) -> int:
             sys.stdout.write(overview(verbs))
             return None
         if words[0] in {"--version", "version"}:
-            print(f"claimlog {_version()}")
+            from streams.cli.version import installed_version
+
+            print(f"claimlog {installed_version('(a checkout that is not installed; `make setup` installs it)')}")
             return None
         rest = [*words[1:], "--help"] if words[0] == "help" else words
         if settings:
@@ -233,15 +235,6 @@ def _load_children(app: App, verb: str) -> None:
     if verb in app and isinstance(own := app[verb], App):
         for name in own:
             own[name]
-
-
-def _version() -> str:
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        return version("claimlog")
-    except PackageNotFoundError:
-        return "(a checkout that is not installed; `make setup` installs it)"
 
 
 def _pass_over_no_width() -> None:

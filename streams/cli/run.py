@@ -25,6 +25,7 @@ from streams.cli.printed.printable import say
 from streams.cli.problems import UsageProblem
 from streams.cli.reading.open_log import named_log, open_log
 from streams.cli.reading.state_folder import STATE_HELP, state_folder
+from streams.cli.version import installed_version
 from streams.cli.writing import PARTITIONS_MAX, check_partitions
 from streams.clock import Clock, parse
 from streams.log.base import Lease, Log, LogUnreachable
@@ -128,7 +129,7 @@ def run(
         stack.push(partial(_was_to_end, asked))
         opened = _opened(stack, log, timing, asked)
         _open_ledger(opened, ledger_partitions)
-        series, health = Metrics(_version(), timing.wall_ms), Health(time.monotonic, loads=True)
+        series, health = Metrics(installed_version("checkout"), timing.wall_ms), Health(time.monotonic, loads=True)
         _serve(stack, series, health, metrics, metrics_address)
         home = state or state_folder(log)
         if only != "scheduler" and isinstance(opened, KafkaLog):
@@ -140,7 +141,7 @@ def run(
             # Beside a stream processor nothing is placed before that has said which nodes went silent while it was away.
             may_begin = next((each.has_looked for each in engines if isinstance(each, Folder)), None)
             given = (opened, process, chosen, engine, timing, series, say)
-            scheduler = SchedulerEngine(*given, lease_timeout_seconds=lease_timeout, version=_version(), may_begin=may_begin)
+            scheduler = SchedulerEngine(*given, lease_timeout_seconds=lease_timeout, version=installed_version("checkout"), may_begin=may_begin)
             health.waits_for = scheduler.lease.waits_for
             engines.append(scheduler)
         share = NoShare() if only == "scheduler" else opened.lease("stream-processor", STREAM_PARTITIONS, process, lease_timeout)
@@ -354,12 +355,3 @@ def _stopped_by_signals(stack: ExitStack, hurried: Iterable[Callable[[], None]],
 def _code(asked: list[int]) -> Exit:
     """How a process ends that did as it was asked: SIGTERM is how its supervisor ends it (0), and SIGINT interrupts as it does any verb."""
     return Exit.INTERRUPTED if asked[:1] == [signal.SIGINT] else Exit.DONE
-
-
-def _version() -> str:
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        return version("claimlog")
-    except PackageNotFoundError:
-        return "checkout"

@@ -239,6 +239,8 @@ def _trouble(problem: BaseException, db: apsw.Connection | None) -> LogError:
         return LogUnreachable(f"{problem}. Check that the file and its folder can be read and written by this user")
     if isinstance(problem, (apsw.MisuseError, apsw.ThreadingViolationError, apsw.ConnectionClosedError, apsw.BindingsError)):
         return LogUnreachable(f"{problem}. The log is closed or used by two threads at once; open one for each")
+    if isinstance(problem, apsw.NotADBError):
+        return LogDamaged(f"{problem}: it does not begin as one. Check the path; if this is a log, its beginning is damaged: {RESTORE}")
     return LogDamaged(f"{problem}. The file is not what was written; {RESTORE}")
 
 
