@@ -129,7 +129,8 @@ def run(
         stack.push(partial(_was_to_end, asked))
         opened = _opened(stack, log, timing, asked)
         _open_ledger(opened, ledger_partitions)
-        series, health = Metrics(installed_version("checkout"), timing.wall_ms), Health(time.monotonic, loads=True)
+        version = installed_version("checkout")
+        series, health = Metrics(version, timing.wall_ms), Health(time.monotonic, loads=True)
         _serve(stack, series, health, metrics, metrics_address)
         home = state or state_folder(log)
         if only != "scheduler" and isinstance(opened, KafkaLog):
@@ -141,7 +142,7 @@ def run(
             # Beside a stream processor nothing is placed before that has said which nodes went silent while it was away.
             may_begin = next((each.has_looked for each in engines if isinstance(each, Folder)), None)
             given = (opened, process, chosen, engine, timing, series, say)
-            scheduler = SchedulerEngine(*given, lease_timeout_seconds=lease_timeout, version=installed_version("checkout"), may_begin=may_begin)
+            scheduler = SchedulerEngine(*given, lease_timeout_seconds=lease_timeout, version=version, may_begin=may_begin)
             health.waits_for = scheduler.lease.waits_for
             engines.append(scheduler)
         share = NoShare() if only == "scheduler" else opened.lease("stream-processor", STREAM_PARTITIONS, process, lease_timeout)

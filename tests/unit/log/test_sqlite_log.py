@@ -64,7 +64,7 @@ def test_a_text_file_is_no_log_and_stays_as_it_is(path: Path) -> None:
     path.write_text("a shopping list, longer than the header of a database would be, so that it is read as one\n" * 3)
     before = path.read_bytes()
 
-    with pytest.raises(LogDamaged, match="file is not a database: it does not begin as one. Check the path"):
+    with pytest.raises(LogDamaged, match=r"file is not a database: it does not begin as one\. Check the path"):
         SqliteLog.open(path, create=True)
 
     assert path.read_bytes() == before
