@@ -62,7 +62,8 @@ def _known(texts: tuple[str, ...]) -> dict[str, tuple[str, list[dict[str, str]]]
 def known_aliases(texts: Sequence[str]) -> dict[str, tuple[str, list[dict[str, str]]]]:
     """NUMA policy and specs by alias. A name given twice has both specs: either will do. Raises WantsError.
 
-    Whether devices must be live-migratable may be said in any word for yes or no; devices have `true` or `false` (Nova's rule).
+    Both have one NUMA policy then, and one kind of device (Nova's rule). Whether devices must be live-migratable may be said in any word
+    for yes or no; devices have `true` or `false` (Nova's as well).
     """
     found: dict[str, tuple[str, list[dict[str, str]]]] = {}
     for text in texts:
@@ -81,6 +82,8 @@ def known_aliases(texts: Sequence[str]) -> dict[str, tuple[str, list[dict[str, s
         known = found.setdefault(name, (policy, []))
         if known[0] != policy:
             raise WantsError(f"pci_alias {name}: expected one numa_policy, got {known[0]} and {policy}")
+        if known[1] and (first := known[1][0].get("dev_type", "none")) != (kind := spec.get("dev_type", "none")):
+            raise WantsError(f"pci_alias {name}: expected one device_type, got {first} and {kind}")
         known[1].append(spec)
     return found
 

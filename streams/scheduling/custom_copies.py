@@ -12,7 +12,7 @@ from msgspec import msgpack
 from msgspec.structs import replace
 
 from projections.node import NO_TOTALS, Node
-from projections.room import Room
+from projections.room import Room, with_real_figures
 
 # A node is copied by way of its bytes, in a tenth of the time: it consists of what rows of a table have.
 _encode, _decode = msgpack.Encoder().encode, msgpack.Decoder(Node).decode
@@ -35,4 +35,4 @@ class Copies:
 def _copied(room: Room) -> Room:
     node = copy(room.node)
     node.limits = NO_TOTALS  # They may have more than 64 bits, and are derived anew.
-    return replace(room, node=_decode(_encode(node)), instances=dict.fromkeys(room.instances), groups={}, stood=None)
+    return replace(with_real_figures(room), node=_decode(_encode(node)), instances=dict.fromkeys(room.instances), groups={}, stood=None)

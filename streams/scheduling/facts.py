@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from projections.fit import laid_over
 from projections.node import Node
-from projections.room import UNLIMITED, Room
+from projections.room import Room
 from schemas.inventory import CpuInfo, Hypervisor
 from schemas.resources import RESOURCES
 
@@ -65,9 +66,10 @@ def _cpu_info(cpu: CpuInfo) -> dict[str, Any] | None:
 
 
 def _used(room: Room, resource: str) -> int:
-    """What counts as used; a room that was made for an instance already there has no such figure, the node has."""
-    used: int = getattr(room, f"{resource}_used")
-    return room.node.rule(resource).reserved + (used if used > -UNLIMITED else room.node.used[RESOURCES.index(resource)])
+    """What counts as used, claims in flight with it; of an instance that is there already what it has."""
+    node, at = room.node, RESOURCES.index(resource)
+    used: int = getattr(room, f"{resource}_used") if room.counted is None else node.used[at] + laid_over(node, room.overlay, "")[at]
+    return node.rule(resource).reserved + used
 
 
 def _gib(amount_mib: int) -> int | float:

@@ -20,7 +20,7 @@ from schemas.requests import PlacementRequested
 from streams.scheduling.ask import Ask, ask_of, seed_of
 from streams.scheduling.crowd import Crowd
 from streams.scheduling.gathering import Gathering
-from streams.scheduling.moving import with_its_pages
+from streams.scheduling.moving import told_apart, with_its_pages
 from streams.scheduling.options import OPTIONS, Options
 from streams.scheduling.whereabouts import Whereabouts
 
@@ -221,7 +221,9 @@ class Fleet:
         """With what a running guest takes along from where it is, and what one to be resized has left behind it."""
         source = ask.request.source_node
         if ask.request.action == "resize":
-            return replace(ask, left_nodes=self.left_by(ask.instance_id))
+            ask = replace(ask, left_nodes=self.left_by(ask.instance_id))
+            has_wants = ask.item.numa or ask.item.pci
+            return told_apart(ask, [room.node for room in self.rooms_of(ask.instance_id)]) if has_wants else ask
         return with_its_pages(ask, self.room_of(source).node) if ask.request.live and ask.item.numa and self.is_known(source) else ask
 
     def home_of(self, group_id: str) -> GroupHome:

@@ -142,6 +142,39 @@ def _check_options(policy: Policy, source: str) -> None:
         raise PolicyError(f"{source}: options: MetricsWeigher requires every metric; add MetricsFilter to the filters, or required = false")
 
 
+_READ_BY: Mapping[str, tuple[str, ...]] = {
+    "max_io_ops_per_host": ("IoOpsFilter", "AggregateIoOpsFilter"),
+    "max_instances_per_host": ("NumInstancesFilter", "AggregateNumInstancesFilter"),
+    "isolated_images": ("IsolatedHostsFilter",),
+    "isolated_hosts": ("IsolatedHostsFilter",),
+    "restrict_isolated_hosts_to_isolated_images": ("IsolatedHostsFilter",),
+    "aggregate_image_properties_isolation_namespace": ("AggregateImagePropertiesIsolation",),
+    "aggregate_image_properties_isolation_separator": ("AggregateImagePropertiesIsolation",),
+    "image_properties_default_architecture": ("ImagePropertiesFilter",),
+    "weight_setting": ("MetricsWeigher", "MetricsFilter"),
+    "required": ("MetricsWeigher",),
+    "weight_of_unavailable": ("MetricsWeigher",),
+    "metrics_step_milli": ("MetricsWeigher",),
+    "image_props_weight_setting": ("ImagePropertiesWeigher",),
+    "io_ops_step": ("IoOpsWeigher",),
+}
+"""The filters and weighers that read an option; all others are read whatever a policy names."""
+
+
+def without_effect(policy: Policy) -> tuple[str, ...]:
+    """Options that are set and that nothing in the policy reads, in words. Code from outside may read any."""
+    if code_named(policy):
+        return ()
+    names, defaults = {*policy.filters, *(each.weigher for each in policy.weighers)}, Options()
+    return tuple(
+        [
+            f"{option} is set and has no effect without {' or '.join(readers)}"
+            for option, readers in _READ_BY.items()
+            if getattr(policy.options, option) != getattr(defaults, option) and names.isdisjoint(readers)
+        ]
+    )
+
+
 def _known_options(options: Mapping[str, Any], source: str) -> None:
     for weigher, (name, _) in MULTIPLIERS.items():
         if name in options:

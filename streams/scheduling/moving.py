@@ -1,31 +1,87 @@
-"""What a guest that runs takes along when it is migrated live: its memory, and so the size of its pages.
+"""What a guest that runs takes along: live to another node its memory, and so the size of its pages; to another size its earlier ones.
 
 A guest that asked for pages by a name (`large`, `any`) may have 2 MiB pages here and would get 1 GiB pages there. Nova's
 live_migration_claim refuses that; here the guest asks for pages of the size it has, so that a node with both is found all the same.
+
+The ledger gives a claim what an earlier one of the same instance has there for the same wants (a copy takes nothing twice). Once a resize
+is confirmed earlier claims have what that has, and their own wants still: one that goes back to such a size would get cells and devices of
+the size in between. Its wants are said in other words, which the ledger compares as they stand (decision 0025).
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+from itertools import count, islice, product
+from typing import Any, Final
+
 from msgspec.structs import replace
 
-from projections.node import Node
+from projections.node import Claim, Node
 from projections.numa_node import kept
+from schemas.requests import NumaWant, PciWant
 from streams.scheduling.ask import Ask
+
+WORDS_MAX: Final = 64
+"""So many ways to say the same are tried."""
 
 
 def with_its_pages(ask: Ask, source: Node) -> Ask:
-    """The ask of a live migration with the page size of its instance on `source`; as it is where nothing is known of that there.
+    """The ask of a live migration with the page sizes of its instance's cells on `source`; as it is where nothing is known of that there.
 
     One that asks for another size by its number cannot be met by any node.
     """
     there = kept(source, ask.instance_id)
-    size_kib = there.cells[0].page_size_kib if there is not None and there.cells else 0
-    wanted = [want for want in ask.item.numa if want.page_size or want.page_size_kib]
-    if not size_kib or not wanted:
+    if there is None or not there.cells:
         return ask
-    others = sorted({want.page_size_kib for want in wanted if want.page_size_kib} - {size_kib})
-    if others:
-        text = f"a live migration keeps its pages: the instance has {size_kib} KiB on {source.node_id} and asks for {others[0]} KiB"
+    sizes, first = {cell.guest_cell_id: cell.page_size_kib for cell in there.cells}, there.cells[0].page_size_kib
+    numa, text = list[NumaWant](), ""
+    for want in ask.item.numa:
+        has_kib = sizes.get(want.cell_id, first)
+        if has_kib and (want.page_size or want.page_size_kib):
+            if want.page_size_kib not in {None, 0, has_kib}:
+                asks = f"asks for {want.page_size_kib} KiB"
+                text = text or f"a live migration keeps its pages: the instance has {has_kib} KiB on {source.node_id} and {asks}"
+            numa.append(replace(want, page_size_kib=has_kib, page_size=""))
+        else:
+            numa.append(want)
+    if text:
         return replace(ask, unusable=ask.unusable or text)
-    numa = tuple([replace(want, page_size_kib=size_kib, page_size="") if want in wanted else want for want in ask.item.numa])
-    return replace(ask, item=replace(ask.item, numa=numa))
+    return replace(ask, item=replace(ask.item, numa=tuple(numa)))
+
+
+def told_apart(ask: Ask, nodes: Iterable[Node]) -> Ask:
+    """The ask of a resize, in words that no earlier claim of its instance has there of which a resize took something or gave it more."""
+    item = ask.item
+    claims = [claim for node in nodes for claim in node.claims.get(item.instance_id, ()) if claim.confirmed_ms is not None]
+    cut = [each for each in claims if any(_has_replaced(other, each) for other in claims)]
+    known = [(each.numa, each.pci) for each in cut]
+    if (item.numa, item.pci) not in known:
+        return ask
+    for numa, pci in islice(_in_other_words(item.numa, item.pci), WORDS_MAX):
+        if (numa, pci) not in known:
+            return replace(ask, item=replace(item, numa=numa, pci=pci))
+    text = "the instance has had this size here too often to have it once more; migrate it, or delete it and ask for a new one"
+    return replace(ask, unusable=ask.unusable or text)
+
+
+def _has_replaced(resize: Claim, earlier: Claim) -> bool:
+    is_later = resize.node_id == earlier.node_id and resize.resize and resize.offset > earlier.offset
+    return is_later and (resize.numa, resize.pci) != (earlier.numa, earlier.pci)
+
+
+def _in_other_words(numa: tuple[NumaWant, ...], pci: tuple[PciWant, ...]) -> Iterator[tuple[tuple[NumaWant, ...], tuple[PciWant, ...]]]:
+    """Wants that mean the same: a device is said once more, or of the first cell what is left out is said."""
+    if pci and pci[0].specs:
+        first, *others = pci
+        for times in count(1):
+            yield numa, (replace(first, specs=first.specs + first.specs[:1] * times), *others)
+    if numa:
+        cell, *rest = numa
+        # By number or, without one, by name; where the number counts the name does not.
+        pages: list[dict[str, Any]] = [{"page_size": name} for name in ("", "small", "large", "any")]
+        if not cell.page_size_kib:
+            pages = [{"page_size_kib": kib} for kib in (None, 0)]
+        threads = ("", "prefer") if cell.thread_policy in {"", "prefer"} else (cell.thread_policy,)
+        emulators = ("", "share") if cell.emulator_threads in {"", "share"} else (cell.emulator_threads,)
+        for page, thread_policy, emulator_threads in product(pages, threads, emulators):
+            yield (replace(cell, **page, thread_policy=thread_policy, emulator_threads=emulator_threads), *rest), pci

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from math import floor
 
 from projections.node import amounts_of
-from projections.room import UNLIMITED, Room
+from projections.room import Room, in_use
 from schemas.inventory import Hypervisor
 from schemas.resources import RESOURCES
 from streams.scheduling.aggregates import override
@@ -201,16 +201,14 @@ def _part(room: Room, ask: Ask | None, r: int) -> float:
 
     A node that has none of it (no shared CPUs, say) is full as soon as anything of it counts, and empty until then.
     """
-    name = RESOURCES[r]
-    used: int = getattr(room, f"{name}_used")
+    name, used = RESOURCES[r], in_use(room, r)
     asked = amounts_of(ask.item.resources)[r] if ask is not None else 0
-    if used == -UNLIMITED:
-        used, asked = room.node.used[r], 0  # The instance is there already and does not grow.
     limit = room.node.limit(name)
     whole = room.node.total(name) if limit is None else limit
     if whole is None:
         return 0.0
-    return min(max((used + asked) / whole, 0.0), 1.0) if whole > 0 else float(used + asked > 0)
+    # By a float, as the columns of profiles have it: whole numbers of more than 53 bits would be divided more exactly.
+    return min(max((used + asked) / float(whole), 0.0), 1.0) if whole > 0 else float(used + asked > 0)
 
 
 _UNKNOWN = Hypervisor()

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
+from streams.cli.printed.printable import say
 from streams.cli.problems import UsageProblem
 
 if TYPE_CHECKING:
@@ -37,13 +38,16 @@ def file_text(file: str | Path, says: str, *, or_stdin: bool = False) -> str:
 
 
 def policy_named(name: str, flag: str) -> Policy:
-    """The policy of that name, or in the TOML file of that name. Raises UsageProblem, which names `flag`."""
-    from streams.scheduling.loading import PolicyError, named
+    """The policy of that name, or in the TOML file of that name; what in it has no effect is said. Raises UsageProblem, with `flag`."""
+    from streams.scheduling.loading import PolicyError, named, without_effect
 
     try:
-        return named(name, lambda path: Path(path).read_text(encoding="utf-8"))
+        policy = named(name, lambda path: Path(path).read_text(encoding="utf-8"))
     except PolicyError as problem:
         raise UsageProblem(f"{flag}: {problem}") from None
+    if idle := without_effect(policy):
+        say(f"{flag} {name}: {'; '.join(idle)}")
+    return policy
 
 
 def code_vouched_for(name: str, flag: str) -> frozenset[str]:

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from math import inf
 
-from projections.room import Room
-from schemas.resources import Limits
+from projections.room import Room, in_use
+from schemas.resources import RESOURCES, Limits
 from schemas.units import nearest_amount
 from streams.scheduling.aggregates import override
 from streams.scheduling.ask import Ask, Check, per_node
@@ -56,12 +56,18 @@ def exact(resource: str) -> RatioFilter:
             total: int = getattr(room, f"{resource}_total")
             if total < 0:
                 return f"{resource}: the node reports no total of it"
-            free = total - room.node.rule(resource).reserved - getattr(room, f"{resource}_used")
+            free = _whole(room, resource) - in_use(room, RESOURCES.index(resource))
             return f"{resource}: {asked} asked, exactly {free} are free" if free != asked else None
 
-        return per_node(why, lambda room: Limits(**{resource: nearest_amount(getattr(room, f"{resource}_total"))}))
+        return per_node(why, lambda room: Limits(**{resource: nearest_amount(_whole(room, resource))}))
 
     return test
+
+
+def _whole(room: Room, resource: str) -> int:
+    """What instances may fill of a node, ratios aside."""
+    total: int = getattr(room, f"{resource}_total")
+    return total - room.node.rule(resource).reserved
 
 
 def _limit(room: Room, resource: str, key: str) -> int | None:

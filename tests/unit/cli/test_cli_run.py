@@ -182,7 +182,7 @@ def test_a_running_process_serves_its_metrics_and_ends_with_0_when_it_is_told_to
 
 
 def test_a_scheduler_says_at_its_start_what_of_its_policy_looks_at_every_node(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "p.toml").write_text('filters = ["TypeAffinityFilter"]\n')
+    (tmp_path / "p.toml").write_text('filters = ["TypeAffinityFilter"]\n[options]\nmax_instances_per_host = 9\n')
     started = ["run", "--until-idle", "--log", f"sqlite:{tmp_path / 'ledger.sqlite'}", "--policy", str(tmp_path / "p.toml")]
 
     told = []
@@ -192,6 +192,8 @@ def test_a_scheduler_says_at_its_start_what_of_its_policy_looks_at_every_node(tm
 
     said = "every decision looks at every node, since TypeAffinityFilter reads the flavor of every instance (docs/policies.md)"
     assert [said in each for each in told] == [True, False]
+    idle = "p.toml: max_instances_per_host is set and has no effect without NumInstancesFilter or AggregateNumInstancesFilter\n"
+    assert [each.count(idle) for each in told] == [1, 1]
 
 
 def test_who_hangs_in_a_policy_s_own_code_ends_when_told_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

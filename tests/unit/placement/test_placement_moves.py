@@ -288,6 +288,35 @@ def test_a_live_migration_to_pages_of_another_size_is_refused_and_says_why(engin
     assert [placement.node_id for placement in same.placements] == ["n2"]
 
 
+@pytest.mark.parametrize("engine_name", ["reference", "profiles"])
+def test_each_cell_of_a_live_guest_keeps_pages_of_its_own_size(engine_name: str) -> None:
+    here = world(claims=2, requests=1)
+    for node_id in ("n1", "n2"):
+        pages = tuple(HugePages(size_kib=size, total=8 * 1024 * 1024 // size) for size in PAGES.values())
+        cells = tuple(
+            NumaCell(cell_id=cell, cpus=tuple(range(4 * cell, 4 * cell + 4)), memory_mib=32_768, pages=pages) for cell in range(2)
+        )
+        has = Hypervisor(vcpus=8, pcpus=0, memory_mib=65_536, disk_mib=1024, numa_cells=cells)
+        seen = NodeObserved(
+            node_id=node_id, producer="p", epoch=1, counter=1, taken_at_ms=START_MS, mono_ms=1, hypervisor=has, instances=()
+        )
+        here.say(CLAIMS, seen)
+    wants = (
+        NumaWant(cell_id=0, cpus=(0,), memory_mib=2048, page_size="small"),
+        NumaWant(cell_id=1, cpus=(1,), memory_mib=2048, page_size="large"),
+    )
+    here.request("first", vcpus=2, memory_mib=4096, instance_ids=(GUEST,), requested_nodes=("n1",), numa=wants)
+    settle(here.scheduler(engine_name=engine_name))
+
+    moved = move(here, live=True, engine_name=engine_name, numa=wants)
+
+    (claim,) = [each for each in said(here, CLAIMS, ClaimRequested) if each.request_id == "move"]
+    (first,) = [each for ledger in here.ledgers() for each in ledger.claims.values() if each.request_id == "first"]
+    assert [placement.node_id for placement in moved.placements] == ["n2"]
+    assert [want.page_size_kib for want in claim.items[0].numa] == [cell.page_size_kib for cell in first.cells]
+    assert first.cells[0].page_size_kib != first.cells[1].page_size_kib
+
+
 def test_an_evacuation_leaves_its_node_and_keeps_nothing() -> None:
     here = fleet()
     here.set_status("n1", "disabled")

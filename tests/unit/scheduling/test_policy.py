@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from streams.scheduling.filters import FILTERS
-from streams.scheduling.loading import PolicyError, checked, from_dict, from_text, from_toml
-from streams.scheduling.policy import DEFAULT, FILTERS_DEFAULT, PACK, Multiplied, Policy, digest, text
+from streams.scheduling.loading import PolicyError, checked, from_dict, from_text, from_toml, without_effect
+from streams.scheduling.policy import DEFAULT, FILTERS_DEFAULT, PACK, POLICIES, Multiplied, Policy, digest, text
 
 
 def test_the_text_of_a_policy_gives_the_policy_and_other_policies_have_other_digests() -> None:
@@ -55,6 +55,14 @@ def test_a_policy_is_read_from_toml_and_what_it_leaves_out_is_the_default() -> N
             "pci_alias a: traits: Placement's, which no device",
         ),
         (
+            '[options]\npci_alias = [\'{"name": "a", "device_type": "type-PF"}\', \'{"name": "a", "device_type": "type-VF"}\']',
+            "pci_alias a: expected one device_type, got type-PF and type-VF",
+        ),
+        (
+            '[options]\npci_alias = [\'{"name": "a", "device_type": "type-PF"}\', \'{"name": "a", "vendor_id": "10de"}\']',
+            "pci_alias a: expected one device_type, got type-PF and none",
+        ),
+        (
             '[options]\nweight_setting = ["idle=1"]\n[[weighers]]\nweigher = "MetricsWeigher"',
             "MetricsWeigher requires every metric; add MetricsFilter",
         ),
@@ -67,6 +75,29 @@ def test_a_policy_is_read_from_toml_and_what_it_leaves_out_is_the_default() -> N
 def test_a_wrong_policy_is_refused_with_what_is_known(toml: str, message: str) -> None:
     with pytest.raises(PolicyError, match=message):
         from_toml(toml, source="p")
+
+
+@pytest.mark.parametrize(
+    ("toml", "told"),
+    [
+        ('[options]\nisolated_hosts = ["n1"]', ("isolated_hosts is set and has no effect without IsolatedHostsFilter",)),
+        (
+            "[options]\nmax_io_ops_per_host = 9",
+            ("max_io_ops_per_host is set and has no effect without IoOpsFilter or AggregateIoOpsFilter",),
+        ),
+        ('filters = ["AggregateIoOpsFilter"]\n[options]\nmax_io_ops_per_host = 9', ()),
+        ("[options]\nio_ops_step = 2", ("io_ops_step is set and has no effect without IoOpsWeigher",)),
+        ('[[weighers]]\nweigher = "IoOpsWeigher"\n[options]\nio_ops_step = 2', ()),
+        ('filters = ["os.path:join"]\n[options]\nisolated_hosts = ["n1"]', ()),
+        ("[options]\nhost_subset_size = 2", ()),
+    ],
+)
+def test_what_is_set_and_read_by_nobody_is_told(toml: str, told: tuple[str, ...]) -> None:
+    assert without_effect(from_toml(toml, source="p")) == told
+
+
+def test_no_policy_that_has_a_name_sets_what_nobody_reads() -> None:
+    assert {name: without_effect(policy) for name, policy in POLICIES.items()} == dict.fromkeys(POLICIES, ())
 
 
 def test_a_dictionary_is_checked_alike() -> None:

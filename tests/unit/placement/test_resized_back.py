@@ -1,0 +1,139 @@
+"""Who is resized and later resized back gets what it asks for, not what the size in between had (decision 0025)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from projections.node import Claim
+from schemas.audits import InstanceReport
+from schemas.claims import NodeObserved
+from schemas.inventory import Hypervisor, NumaCell, PciDevice
+from schemas.requests import Flavor, PlacementRequested
+from schemas.resources import ObservedResources
+from schemas.results import PlacementFailed
+from schemas.topics import CLAIMS, REQUESTS, RESULTS
+from streams.scheduler import Scheduler
+from streams.scheduling.options import Options
+from streams.scheduling.policy import Policy
+from tests.scheduling_world import START_MS, World, hosts, said, settle
+
+GPUS = tuple(PciDevice(address=f"0000:0{number}:00.0", vendor_id="10de", product_id="1db4") for number in range(4))
+CELL = NumaCell(cell_id=0, cpus=(), dedicated_cpus=tuple(range(8)), memory_mib=16_384)
+POLICY = Policy(options=Options(pci_alias=('{"name":"gpu","vendor_id":"10de","product_id":"1db4"}',)))
+
+
+class Host:
+    """A node with four GPUs and eight dedicated CPUs, its guests as they run, and one scheduler."""
+
+    def __init__(self, engine_name: str) -> None:
+        self.fields: dict[str, Any] = {"pcpus": 8, "numa_cells": (CELL,), "pci_devices": GPUS}
+        self.here: World = hosts("n1", claims=1, **self.fields)
+        self.scheduler: Scheduler = self.here.scheduler(policy=POLICY, engine_name=engine_name)
+        self.audits = 1
+        settle(self.scheduler)
+
+    def ask(self, request_id: str, instance_id: str, flavor: Flavor) -> Claim | None:
+        """Place an instance, or give it another size; its claim, None where that was refused."""
+        known = self.here.ledgers()[0].nodes["n1"].claims
+        move: dict[str, Any] = {"action": "resize", "source_node": "n1"} if instance_id in known else {}
+        self.here.say(REQUESTS, PlacementRequested(request_id=request_id, flavor=flavor, instance_ids=(instance_id,), **move))
+        settle(self.scheduler)
+        answer = self.here.answer(request_id)
+        return self.here.ledgers()[0].claims[answer.named[0].claim_id] if answer.placed else None
+
+    def run(self, *claims: Claim) -> None:
+        """The guests of these claims run as claimed, and an audit says so."""
+        self.audits += 1
+        self.here.clock.now_ms += 20_000
+        reports = [
+            InstanceReport(
+                instance_id=claim.instance_id,
+                resources=ObservedResources(**dict(zip(("vcpus", "pcpus", "memory_mib", "disk_mib"), claim.amounts, strict=True))),
+                pci_addresses=claim.pci_addresses,
+                pinned_cpus=claim.pinned_cpus,
+            )
+            for claim in claims
+        ]
+        host = Hypervisor(vcpus=8, memory_mib=16_384, disk_mib=102_400, **self.fields)
+        now_ms = self.here.clock.now_ms
+        self.here.say(
+            CLAIMS,
+            NodeObserved(
+                node_id="n1",
+                producer="audits of n1",
+                epoch=1,
+                counter=self.audits,
+                taken_at_ms=now_ms,
+                mono_ms=now_ms - START_MS,
+                hypervisor=host,
+                instances=tuple(sorted(reports, key=lambda report: report.instance_id)),
+            ),
+        )
+        settle(self.scheduler)
+
+
+def with_gpus(gpus: int) -> Flavor:
+    return Flavor(name=f"g{gpus}", vcpus=1, memory_mib=1024 * gpus, extra_specs={"pci_passthrough:alias": f"gpu:{gpus}"})
+
+
+def with_cpus(cpus: int) -> Flavor:
+    return Flavor(name=f"c{cpus}", vcpus=cpus, memory_mib=1024 * cpus, extra_specs={"hw:cpu_policy": "dedicated"})
+
+
+@pytest.mark.parametrize("engine_name", ["reference", "profiles"])
+def test_devices_are_those_asked_for_however_often_a_size_comes_back(engine_name: str) -> None:
+    host = Host(engine_name)
+    for number, gpus in enumerate((2, 1, 2, 1, 3, 2, 4, 1, 2)):
+        claim = host.ask(f"r{number}", "i", with_gpus(gpus))
+        assert claim is not None
+        assert len(set(claim.pci_addresses)) == gpus
+        host.run(claim)
+
+
+@pytest.mark.parametrize("engine_name", ["reference", "profiles"])
+def test_dedicated_cpus_and_memory_are_those_asked_for(engine_name: str) -> None:
+    host = Host(engine_name)
+    for number, cpus in enumerate((4, 2, 4, 2, 4)):
+        claim = host.ask(f"r{number}", "i", with_cpus(cpus))
+        assert claim is not None
+        assert (len(claim.pinned_cpus), [cell.memory_mib for cell in claim.cells]) == (cpus, [1024 * cpus])
+        host.run(claim)
+
+
+@pytest.mark.parametrize("engine_name", ["reference", "profiles"])
+def test_devices_that_others_have_by_then_are_not_given_twice(engine_name: str) -> None:
+    host = Host(engine_name)
+    first = host.ask("r1", "i", with_gpus(2))
+    assert first is not None
+    host.run(first)
+    smaller = host.ask("r2", "i", with_gpus(1))
+    assert smaller is not None
+    host.run(smaller)
+    other = host.ask("r3", "j", with_gpus(3))
+    assert other is not None
+    host.run(smaller, other)
+
+    back = host.ask("r4", "i", with_gpus(2))
+
+    assert back is None
+    assert host.here.answer("r4").reason == "no-valid-node"
+
+
+def test_a_size_that_cannot_be_said_in_other_words_any_more_is_refused_with_what_to_do() -> None:
+    isolated = {"hw:cpu_policy": "dedicated", "hw:cpu_thread_policy": "isolate", "hw:emulator_threads_policy": "isolate"}
+    host, claims = Host("reference"), list[Claim]()
+    for number in range(12):
+        cpus = 2 - number % 2
+        claim = host.ask(f"r{number}", "i", Flavor(vcpus=cpus, memory_mib=1024 * cpus, extra_specs=isolated))
+        if claim is None:
+            break
+        assert len(claim.cells[0].guest_cpus) == cpus
+        claims.append(claim)
+        host.run(claim)
+
+    (failed,) = said(host.here, RESULTS, PlacementFailed)
+    reasons = [each.reason for each in failed.decisions[0].rejections if each.filter == "request"]
+    assert len(claims) == 4
+    assert reasons == ["the instance has had this size here too often to have it once more; migrate it, or delete it and ask for a new one"]
