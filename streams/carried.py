@@ -5,35 +5,62 @@ For when nobody else knows it: brokers forget what a group has stored after a wh
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
 from projections.reading import between
 from schemas.codec import Unreadable
 from schemas.topics import CLAIMS
-from streams.log.base import Log, Partition, Record
+from streams.log.base import Log, LogDamaged, OffsetOutOfRange, Partition, Record
 from streams.log.reading import backwards
 from streams.reconciler import reconcile
 
 BATCH_RECORDS: Final = 5_000
 LOOK_BACK_RECORDS: Final = 1_000_000
 """So far back is looked, which takes seconds; what was carried before that is carried again, and the fold ignores it. As far ahead, too."""
+DOUBTS_MAX: Final = 64
+"""So many records that are not what they say to be are passed over: of a source that was made anew all are."""
+OFFSET_DIGITS_MAX: Final = 19
 
 
 def last_carried(log: Log, partition: int, claims_end: int, sources: Collection[str]) -> dict[str, tuple[int, Record]]:
     """The newest record of each source that stands in the ledger's partition below `claims_end`: its offset there, and what it became.
 
-    An older one than there is does no harm: from there on some are carried again, which changes nothing.
+    An older one than there is does no harm: from there on some are carried again, which changes nothing. A record that only says that it is
+    one (others may write to the ledger, or the source was made anew) is passed over; after some of those nothing of the source is found.
     """
     found: dict[str, tuple[int, Record]] = {}
+    doubts, given_up = Counter[str](), set[str]()
     lowest = max(log.start(CLAIMS, partition), claims_end - LOOK_BACK_RECORDS)
     for record in backwards(log, Partition(CLAIMS, partition), lowest, claims_end, BATCH_RECORDS) if sources else ():
         topic, offset = _source_of(record)
-        if topic in sources and topic not in found and offset >= 0:
+        if topic not in sources or topic in found or topic in given_up or offset < 0:
+            continue
+        if _may_be_of(log, topic, partition, offset, record):
             found[topic] = offset, record
-            if len(found) == len(sources):
-                break
+        else:
+            doubts[topic] += 1
+            if doubts[topic] >= DOUBTS_MAX:
+                given_up.add(topic)
+        if len(found) + len(given_up) == len(sources):
+            break
     return found
+
+
+def _may_be_of(log: Log, source: str, partition: int, offset: int, became: Record) -> bool:
+    """Whether the source's record at this offset becomes this one, or has left the log."""
+    if offset < log.start(source, partition):
+        return True
+    if offset >= log.end(source, partition):
+        return False
+    try:
+        (record, *_) = log.read(source, partition, offset, 1)
+    except (OffsetOutOfRange, LogDamaged):
+        return True  # It left just now, or cannot be told.
+    message = reconcile(record, log.topics()[CLAIMS])
+    is_same = not isinstance(message, Unreadable) and (message.key, message.value) == (became.key, became.value)
+    return is_same and record.offset == offset
 
 
 def next_carried(
@@ -57,7 +84,7 @@ def next_carried(
 def _source_of(record: Record) -> tuple[str, int]:
     """Topic and offset of the observation that this record carries; the offset is -1 where it carries none."""
     topic, _, offset = dict(record.headers).get("ce_id", b"").decode(errors="replace").rpartition(f"/{record.partition}@")
-    return topic, int(offset) if offset.isdecimal() else -1
+    return topic, int(offset) if offset.isdecimal() and len(offset) <= OFFSET_DIGITS_MAX else -1
 
 
 def first_to_carry(log: Log, source: str, partition: int) -> int:
@@ -67,10 +94,4 @@ def first_to_carry(log: Log, source: str, partition: int) -> int:
     """
     start, end = log.start(source, partition), log.end(source, partition)
     carried = last_carried(log, partition, log.end(CLAIMS, partition), (source,)).get(source) if end > start else None
-    if carried is None or not start <= carried[0] < end:
-        return 0
-    offset, became = carried
-    (record, *_) = log.read(source, partition, offset, 1)
-    message = reconcile(record, log.topics()[CLAIMS])
-    is_same = not isinstance(message, Unreadable) and (message.key, message.value) == (became.key, became.value)
-    return offset + 1 if is_same and record.offset == offset else 0
+    return carried[0] + 1 if carried is not None and carried[0] >= start else 0

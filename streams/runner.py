@@ -119,10 +119,11 @@ class Host:
         except BaseException:
             self._close()
             raise
-        failure = self._close()
+        failures = self._close()
         # A log that was away already has been said to be; what it would have been told, others find out.
-        if failure is not None and self._patience.trouble is None:
-            raise failure
+        for failure in failures:
+            if self._patience.trouble is None or not isinstance(failure, LogError):
+                raise failure
 
     def _loop(self, stopped: Callable[[], bool], *, until_idle: bool) -> None:
         while not stopped():
@@ -181,16 +182,16 @@ class Host:
         if left:
             self._health.doing = "; ".join(progress(place, positions, self._goals) for place in left)
 
-    def _close(self) -> LogError | TableError | None:
-        """Give everything up, each whatever becomes of the others; returns the first failure, each is told."""
-        failure: LogError | TableError | None = None
+    def _close(self) -> list[LogError | TableError]:
+        """Give everything up, each whatever becomes of the others; returns the failures, which are told."""
+        failures: list[LogError | TableError] = []
         for give_up in (*(engine.close for engine in self._engines), self._lease.release):
             try:
                 give_up()
             except (LogError, TableError) as trouble:
-                failure = failure or trouble
+                failures.append(trouble)
                 self._tell(f"at the end: {trouble}")
-        return failure
+        return failures
 
     def _tell(self, sentence: str) -> None:
         print(sentence, file=self._err, flush=True)

@@ -29,7 +29,7 @@ from streams.ledger_topics import (
     remedy,
     topic_specs,
 )
-from streams.log.base import HIDES, Log, TopicSpec
+from streams.log.base import HIDES, Log, TopicSpec, present_of
 from streams.mirror import COPIED
 
 if TYPE_CHECKING:
@@ -155,10 +155,10 @@ def _told(log: Log, show: Show) -> int:
     mirrored = of_mirrors(compared)
     if mirrored:
         say(f"{', '.join(mirrored)}: {TIMES_OF_WRITERS}; {TIMES_OF_BROKERS}")
-    if isinstance(log, Configured):
+    if isinstance(now := present_of(log), Configured):
         from streams.log.kafka_topics import TopicDifference, commands
 
-        for command in commands([each for each in compared if isinstance(each, TopicDifference)], log.settings.topic):
+        for command in commands([each for each in compared if isinstance(each, TopicDifference)], now.settings.topic):
             say(command)
     return Exit.FINDINGS if len(compared) > len(mirrored) else Exit.DONE
 
@@ -177,8 +177,8 @@ def differences(log: Log) -> Sequence[TopicDifference | Missing]:
     """Where the topics of a log are not what a ledger needs."""
     there = log.topics()
     specs = topic_specs(_ledger_partitions(log, there), made_with(there, "requests", REQUEST_PARTITIONS_DEFAULT))
-    if isinstance(log, Configured):
-        found_there = log.differences(specs)
+    if isinstance(now := present_of(log), Configured):
+        found_there = now.differences(specs)
         return [replace(each, expected=f"{remedy(log, each.topic)}. {HIDES}") if each.is_missing else each for each in found_there]
     found: list[Missing] = []
     if is_lines(log):  # A copy of a ledger, which leaves out what is derived.

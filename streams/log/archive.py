@@ -12,7 +12,7 @@ import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from itertools import chain, zip_longest
+from itertools import accumulate, chain, zip_longest
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -232,10 +232,13 @@ _AS_THE_LOGS = frozenset({"path", "settings", "may_write", "begin", "verify"})
 
 
 class ArchivedLog:
-    """A log whose archived history can be read: `start` is where the archive starts. Everything else goes to the log itself."""
+    """A log whose archived history can be read: `start` is where the archive starts. What the contract has besides goes to the log itself.
+
+    What a kind of log alone can do is asked of `present`.
+    """
 
     def __init__(self, log: Log, directory: Path) -> None:
-        self._log, self.history = log, directory
+        self._log, self.history, self.present = log, directory, log
         self._opened: dict[Path, ArchiveFile] = {}
 
     @property
@@ -310,7 +313,8 @@ class ArchivedLog:
         start = self._log.start(topic, partition)
         for file in self._chain(Partition(topic, partition)):
             frames = file.frames()
-            at = bisect_left(frames, time_ms, key=_time_ms_last_of)
+            # Brokers whose clock was ahead for a moment leave later times before earlier ones.
+            at = bisect_left(list(accumulate(map(_time_ms_last_of, frames), max)), time_ms)
             if at < len(frames):
                 offset = next(record.offset for record in file.records(frames[at]) if record.time_ms >= time_ms)
                 if offset < start:

@@ -19,7 +19,7 @@ from zlib import crc32
 import msgspec
 from msgspec import Struct
 
-from streams.log.base import LogDamaged, Position, Record
+from streams.log.base import LogDamaged, LogError, Position, Record
 from streams.log.blocks import Block, BlockDamaged, blocks_of, encode_record, opened, seed_of
 
 MAGIC = b"claimlog archive 1\n"
@@ -42,7 +42,7 @@ class Head(Struct, frozen=True, array_like=True):
 
 
 class Frame(NamedTuple):
-    """Where a block stands in the file, and what it covers."""
+    """Where a block stands in the file, and what it covers. `time_ms_last`: the latest time in it, which few logs have before its end."""
 
     first: int
     span: int
@@ -75,7 +75,7 @@ def write(path: Path, head: Head, records: Iterable[Sequence[Record]]) -> bytes:
             for block in blocks_of(offsets, encoded, at, end, seed, BLOCK_RECORDS_MAX, BLOCK_BYTES_MAX):
                 inside = [times[offset] for offset in offsets if block.first <= offset < block.end]
                 packed = zlib.compress(block.records)
-                frame = _FRAME.pack(block.first, block.span, block.held, block.check, len(packed), inside[0], inside[-1])
+                frame = _FRAME.pack(block.first, block.span, block.held, block.check, len(packed), inside[0], max(inside))
                 file.write(frame + _CHECK.pack(crc32(frame)) + packed)
             at = end
         file.flush()
@@ -92,6 +92,8 @@ class ArchiveFile:
             self._file = path.open("rb")
         except (FileNotFoundError, IsADirectoryError) as problem:
             raise LogDamaged(f"{path}: {problem.strerror}, where a file of the archive is expected. Restore it from a copy") from problem
+        except OSError as problem:
+            raise LogError(f"{path}: {problem.strerror}; expected a file of the archive that this user can read") from problem
         self.head = self._read_head()
         self.seed = seed_of(self.head.topic, self.head.partition)
         self._frames: list[Frame] | None = None

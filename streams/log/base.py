@@ -276,6 +276,12 @@ def file_of(log: Log) -> Path | None:
     return path
 
 
+def present_of(log: Log) -> Log:
+    """The log as it is now, without history that stands elsewhere: for what one kind of log alone can do."""
+    present: Log = getattr(log, "present", log)
+    return present
+
+
 def full_name_of(log: Log) -> Callable[[str], str] | None:
     """What tells how Kafka's own tools call a topic; None for a log that is not on Kafka."""
     settings = getattr(log, "settings", None)

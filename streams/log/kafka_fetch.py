@@ -120,7 +120,8 @@ class Fetcher:
     def await_beyond(self, place: Partition, offset: int, left: Callable[[], float]) -> bool:
         """Wait until records at or above `offset` are there or the end is known to be at hand; False once no seconds are `left`."""
         while self.windows[place].next <= offset < self._ends.get(place, 0):
-            self._sound(place)
+            # Who waits asks for it, however long a broker stands still.
+            self._sound(place).asked_seconds = time.monotonic()
             seconds = left()
             if seconds <= 0:
                 return False

@@ -144,7 +144,7 @@ def parse_settings(address: str, environ: Mapping[str, str], given: Iterable[str
     for said in (
         _from_file(environ),
         _from_environment(environ),
-        {_one_name(key): value or "true" for key, value in parse_qsl(query, keep_blank_values=True)},
+        {_one_name(key): value for key, value in parse_qsl(_flags_said(query), keep_blank_values=True)},
         dict(_pair(text, "-X") for text in given),
     ):
         options |= said
@@ -218,6 +218,11 @@ def _flag(text: str) -> bool:
     if text.lower() not in {"true", "false", "1", "0", "yes", "no"}:
         raise SettingsProblem(f"{SINGLE_BROKER} is true or false, not {text!r}")
     return text.lower() in {"true", "1", "yes"}
+
+
+def _flags_said(query: str) -> str:
+    """A query in which what has no `=` is a flag, which is meant to be `true`."""
+    return "&".join(part if "=" in part else f"{part}=true" for part in query.split("&") if part)
 
 
 def _one_name(key: str) -> str:

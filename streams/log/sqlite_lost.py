@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import Final
 
 from schemas.few import few, offsets
 from schemas.topics import CLAIMS
@@ -13,16 +15,28 @@ from streams.log.sqlite_ends import Ends, ends_file, has_been_told
 from streams.log.sqlite_file import BROKEN, SqliteFile, row_mark
 from streams.log.sqlite_names import RESTORE
 
+LOOKS: Final = 20
+LOOK_SECONDS: Final = 0.025
+"""A log is made within some milliseconds, on a busy machine within some ten."""
+
 
 def refuse_emptied(path: Path) -> None:
     """Raises LogDamaged for a file without a byte that was a log: whoever may make a log would begin a new one in it."""
     with suppress(OSError):  # what is wrong there is told by who opens it
-        # Again after it is known that somebody was told something: others may have made the log since the first look.
-        if path.stat().st_size == 0 and has_been_told(ends := ends_file(path)) and path.stat().st_size == 0:
+        if path.stat().st_size == 0 and has_been_told(ends := ends_file(path)) and _stays_empty(path):
             raise LogDamaged(
                 f"{path}: the file is empty, and {ends.name} beside it says that it had acknowledged records; {RESTORE}. "
                 f"To begin a new log in this place delete {ends.name}"
             )
+
+
+def _stays_empty(path: Path) -> bool:
+    """Whether nobody is making a log of it just now: for a moment that is a file without a byte as well."""
+    for _ in range(LOOKS):
+        if path.stat().st_size:
+            return False
+        time.sleep(LOOK_SECONDS)
+    return path.stat().st_size == 0
 
 
 def refuse_left_behind(path: Path) -> None:

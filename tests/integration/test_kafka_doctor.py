@@ -41,7 +41,9 @@ def audit(log: Log, fleet: SimulatedFleet, number: int) -> None:
     sleep(UNREAD_MS / 1000 + 0.5)
 
 
-def test_a_cluster_with_workers_is_well_and_what_is_missing_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_cluster_with_workers_is_well_and_what_is_missing_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     with shared_site(tmp_path) as here, here.opened(1, 1) as log:
         fleet = SimulatedFleet(3, epoch=1)
         audit(log, fleet, 1)
@@ -61,10 +63,15 @@ def test_a_cluster_with_workers_is_well_and_what_is_missing_is_named(tmp_path: P
         audit(log, fleet, 2)
         _, behind = doctor(here, capsys, "--quick")
         # Three copies are wanted, unless somebody says that a single broker is meant.
+        with monkeypatch.context() as archived:
+            archived.setenv("CLAIMLOG_ARCHIVE", str(tmp_path))
+            _, with_history = doctor(here, capsys, "--quick")
         careless = SharedSite(here.site, replace(here.settings, single_broker=False))
         refused, thin = doctor(careless, capsys, "--quick")
 
     group = f"{here.settings.prefix}.stream-processor"
+    assert with_history.keys() - {"history"} == behind.keys()
+    assert with_history["workers"] == behind["workers"]
     assert alone["workers"] == ("warn", f"nobody is in group {group}")
     assert alone["schedulers on"][0] == "warn"
     assert alone["reconciler"] == ("warn", alone["reconciler"][1])

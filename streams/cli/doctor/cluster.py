@@ -12,7 +12,7 @@ from streams.cli.doctor.checks import Check
 from streams.cli.printed.units import counted
 from streams.cli.topics import TIMES_OF_BROKERS, TIMES_OF_WRITERS, Missing, differences, of_mirrors
 from streams.engines import WATCHERS
-from streams.log.base import Log, Partition
+from streams.log.base import Log, Partition, present_of
 from streams.log.kafka_settings import REPLICAS
 from streams.log.reading import places
 from streams.reconciler import CARRIERS
@@ -43,6 +43,7 @@ class Clustered(Protocol):
 
 def of_brokers(log: Log) -> Iterator[Check]:
     """What is to be known before anything is read: with brokers away reading may take all patience. Nothing for a log without brokers."""
+    log = present_of(log)
     if isinstance(log, Clustered):
         found = log.cluster()
         yield brokers(found)
@@ -51,6 +52,7 @@ def of_brokers(log: Log) -> Iterator[Check]:
 
 def of_cluster(log: Log) -> Iterator[Check]:
     """Settings, workers and schedulers; nothing for a log that has none of these."""
+    log = present_of(log)
     if not isinstance(log, Clustered):
         return
     compared = differences(log)

@@ -125,6 +125,8 @@ def _with_history(log: Log, directory: Path) -> Log:
 
 def _check_path(path: str) -> None:
     """Refuse what others than claimlog would take for another path: it would be looked for, or made, where nobody does. UsageProblem."""
+    if path == ":memory:":
+        raise UsageProblem("sqlite::memory: is no file, and nobody else would see what is in it; write sqlite:PATH")
     if path.startswith("//") and not path.startswith("///"):
         raise UsageProblem(f"sqlite:{path}: what follows sqlite: is a path as it stands; write sqlite:{path[2:]}, or sqlite:{path[1:]}")
     if path == "~" or path.startswith("~/"):

@@ -75,6 +75,7 @@ def test_a_file_that_cannot_be_read_is_unreachable(tmp_path: Path, name: str) ->
         ("fleet.sqlite", "write sqlite:fleet.sqlite"),
         ("http://x", "is no log: pass sqlite:PATH"),
         ("sqlite:", "sqlite:PATH"),
+        ("sqlite::memory:", "sqlite::memory: is no file, and nobody else would see what is in it; write sqlite:PATH"),
         ("sqlite://fleet.sqlite", "write sqlite:fleet.sqlite, or sqlite:/fleet.sqlite"),
         ("sqlite:~/fleet.sqlite", "write sqlite:.HOME/fleet.sqlite"),
         ("me@fleet.sqlite", "write sqlite:me@fleet.sqlite"),

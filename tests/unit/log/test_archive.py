@@ -7,11 +7,14 @@ from pathlib import Path
 from shutil import rmtree
 
 import pytest
+from msgspec import structs
 
+from streams.cli.doctor.cluster import of_brokers
 from streams.log import archive as archive_module
 from streams.log import archive_file
 from streams.log.archive import ArchiveBusy, ArchivedLog, ArchiveGap, SnapshotMissing, archive
-from streams.log.base import Log, LogDamaged, LogError, Message, OffsetOutOfRange, Partition, Record, TopicSpec
+from streams.log.base import Log, LogDamaged, LogError, Message, OffsetOutOfRange, Partition, Record, TopicSpec, present_of
+from streams.log.kafka_health import Cluster
 from streams.log.memory import MemoryLog
 from streams.log.sqlite import SqliteLog
 
@@ -98,6 +101,64 @@ def test_files_of_many_blocks_and_batches_give_the_same_records_and_times(
     with ArchivedLog(log, tmp_path) as whole:
         assert [whole.at_time(*CLAIMS_0, time_ms) for time_ms in times] == found
         assert everything(whole, CLAIMS_0, records_max) == before
+
+
+class Ahead(MemoryLog):
+    """The clock of whoever appended was ahead for a moment: as on Kafka, times of records fall."""
+
+    def read(self, topic: str, partition: int, offset: int, records_max: int = 1000, bytes_max: int = 8 << 20) -> list[Record]:
+        found = super().read(topic, partition, offset, records_max, bytes_max)
+        return [structs.replace(each, time_ms=each.time_ms + 1_500 * (70 <= each.offset < 83)) for each in found]
+
+
+def test_after_times_that_were_ahead_for_a_moment_those_of_the_archive_are_found_as_in_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(archive_file, "BLOCK_RECORDS_MAX", 8)
+    log = Ahead([TopicSpec("claims", 1)], clock=Ticks())
+    for at in range(300):
+        log.append([Message("claims", b"k", b"%d" % at)])
+    before = everything(log, CLAIMS_0)
+    times = range(990, before[69].time_ms + 2_000, 5)
+    found = [next((each.offset for each in before if each.time_ms >= time_ms), 300) for time_ms in times]
+
+    archive(log, tmp_path, {CLAIMS_0: 270}, verified=anywhere)
+
+    with ArchivedLog(log, tmp_path) as whole:
+        assert [whole.at_time(*CLAIMS_0, time_ms) for time_ms in times if time_ms <= before[82].time_ms] == [
+            offset for offset, time_ms in zip(found, times, strict=True) if time_ms <= before[82].time_ms
+        ]
+
+
+def test_a_file_of_the_archive_that_may_not_be_read_is_said_with_what_is_expected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = MemoryLog([TopicSpec("claims", 1)])
+    log.append([Message("claims", b"k", b"v")] * 9)
+    archive(log, tmp_path, {CLAIMS_0: 5}, verified=anywhere)
+
+    def refused(*_: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "open", refused)
+    with (
+        ArchivedLog(log, tmp_path) as whole,
+        pytest.raises(LogError, match=r"\.archive: Permission denied; expected a file of"),
+    ):
+        whole.read(*CLAIMS_0, 2)
+
+
+def test_what_one_kind_of_log_alone_can_do_is_asked_of_the_log_that_history_stands_before(tmp_path: Path) -> None:
+    class Clustered(MemoryLog):
+        def cluster(self) -> Cluster:
+            return Cluster(brokers=1, partitions=1, leaderless=(CLAIMS_0,), thin=())
+
+        def members(self, groups: object) -> object:
+            return groups
+
+    with ArchivedLog(Clustered([TopicSpec("claims", 1)]), tmp_path) as whole:
+        (check,) = of_brokers(whole)
+
+        assert present_of(whole) is present_of(present_of(whole)) is whole.present
+        assert (check.status, check.check) == ("fail", "brokers")
 
 
 def test_above_the_end_of_the_log_nothing_at_all_is_moved(tmp_path: Path) -> None:

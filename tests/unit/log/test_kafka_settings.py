@@ -63,6 +63,13 @@ def test_a_secret_comes_from_its_file_and_is_not_in_the_name_of_the_log(tmp_path
     assert settings.place == "kafka://a:1/x"
 
 
+def test_of_an_address_what_has_no_equals_sign_is_a_flag_and_an_empty_value_is_one() -> None:
+    settings = parse_settings("kafka://a:1?single-broker&sasl.password=&&client.rack=r", {})
+
+    assert settings.single_broker
+    assert settings.options == {"sasl.password": "", "client.rack": "r"}
+
+
 def test_a_setting_that_is_called_a_file_is_the_path_itself(tmp_path: Path) -> None:
     key, name = tmp_path / "key.pem", "CLAIMLOG_KAFKA_SASL_OAUTHBEARER_ASSERTION_PRIVATE_KEY"
     key.write_text("secret")

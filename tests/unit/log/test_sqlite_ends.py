@@ -5,13 +5,14 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from threading import Timer
 
 import pytest
 
 from streams.log.base import LogDamaged, Message, TopicSpec
 from streams.log.sqlite import SqliteLog
 from streams.log.sqlite_ends import Ends, ends_file, has_been_told
-from streams.log.sqlite_lost import refuse_emptied
+from streams.log.sqlite_lost import LOOK_SECONDS, refuse_emptied
 
 ROOT = Path(__file__).parents[3]
 KILLED = """
@@ -202,6 +203,23 @@ def test_who_reads_on_behind_an_end_that_came_back_hears_of_what_is_missing(path
 
         with pytest.raises(LogDamaged, match=r"missing: offset 1 of claims/0\. .*log\.db-shm was.*First end all processes"):
             log.read("claims", 0, 2)
+
+
+def test_a_file_that_stays_without_a_byte_only_for_a_moment_is_being_made(path: Path) -> None:
+    with SqliteLog.open(path, create=True) as log:
+        log.create([TopicSpec("claims", 1)])
+        log.append([Message("claims", b"k", b"v")])
+    whole = path.read_bytes()
+    path.write_bytes(b"")
+    maker = Timer(2 * LOOK_SECONDS, path.write_bytes, (whole,))
+    maker.start()
+
+    refuse_emptied(path)
+
+    maker.join()
+    path.write_bytes(b"")
+    with pytest.raises(LogDamaged, match="the file is empty"):
+        refuse_emptied(path)
 
 
 def test_a_log_that_another_process_makes_between_two_looks_is_not_taken_for_an_emptied_one(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from producers.load import SimulatedFleet
 from producers.source import said
 from schemas.topics import AUDITS, CLAIMS, DEAD_LETTERS, LIFECYCLE
-from streams.carried import first_to_carry
+from streams.carried import DOUBTS_MAX, first_to_carry
 from streams.cli.produce.publishing import message
 from streams.dead_letters import DeadLetter, read_letter
 from streams.engines import Carrier
@@ -42,8 +42,17 @@ def test_what_was_carried_is_not_carried_again_when_the_stored_offsets_are_forgo
 def test_an_id_that_somebody_else_gave_a_record_is_none_of_an_observations() -> None:
     log = ledger()
     log.append(audits(1, 1))
-    log.append([Message(CLAIMS, b"n1", b"{}", (("ce_id", f"{AUDITS}/0@²".encode()),), 0)])
+    log.append(audits(1, 3)[1:])
+    Carrier(log).turn(frozenset({0}))
 
+    told = []
+    for offset in ("²", "1", "99999999999", "9" * 5000):
+        log.append([Message(CLAIMS, b"n1", b"{}", (("ce_id", f"{AUDITS}/0@{offset}".encode()),), 0)])
+        told.append(first_to_carry(log, AUDITS, 0))
+    for _ in range(DOUBTS_MAX):
+        log.append([Message(CLAIMS, b"n1", b"{}", (("ce_id", f"{AUDITS}/0@2".encode()),), 0)])
+
+    assert told == [3, 3, 3, 3]
     assert first_to_carry(log, AUDITS, 0) == 0
 
 

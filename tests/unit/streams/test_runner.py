@@ -7,8 +7,9 @@ from io import StringIO
 
 import pytest
 
+from projections.table import TableError
 from streams import runner
-from streams.log.base import LogUnreachable, Message, Partition, TopicSpec
+from streams.log.base import LogFull, LogUnreachable, Message, Partition, TopicSpec
 from streams.log.memory import MemoryLog
 from streams.metrics import Health
 from streams.runner import Host
@@ -189,6 +190,27 @@ def test_a_process_that_is_to_end_when_idle_waits_for_what_a_killed_one_has() ->
 
     assert (turns[-1], len(turns)) == (ALL, 13)
     assert err.getvalue().count("waiting for a sign of others that share this work") == 1
+
+
+@pytest.mark.usefixtures("no_sleep")
+def test_a_table_that_cannot_be_closed_ends_a_process_also_while_the_log_is_full() -> None:
+    health, err = Health(lambda: 0.0), StringIO()
+
+    class Full(Loading):
+        def turn(self, _partitions: frozenset[int]) -> int:
+            self.readiness.append(True)
+            raise LogFull("no room")
+
+        def close(self) -> None:
+            raise TableError("claims-0: the disk is gone")
+
+    engine = Full(health)
+    host = Host(MemoryLog(), [engine], Lease(health, [ALL]), health, err)
+
+    with pytest.raises(TableError, match="the disk is gone"):
+        host.run(lambda: len(engine.readiness) == 2)
+
+    assert "at the end: claims-0: the disk is gone" in err.getvalue()
 
 
 @pytest.mark.usefixtures("no_sleep")

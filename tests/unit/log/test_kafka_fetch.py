@@ -1,0 +1,99 @@
+"""The fetcher alone, over a consumer that answers as it is told."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from streams.log import kafka_fetch
+from streams.log.base import Partition, Record
+from streams.log.kafka_fetch import IDLE_SECONDS, Fetcher
+from streams.log.kafka_settings import parse_settings
+from streams.log.kafka_window import AHEAD_BYTES
+
+PLACE = Partition("hypervisor-audits", 0)
+VALUE = b"v" * 8_000
+MANY = AHEAD_BYTES // len(VALUE) + 100
+
+
+class Sent:
+    """A message as the client has it."""
+
+    def __init__(self, offset: int) -> None:
+        self._offset = offset
+
+    def error(self) -> None:
+        return None
+
+    def topic(self) -> str:
+        return PLACE.topic
+
+    def partition(self) -> int:
+        return PLACE.number
+
+    def offset(self) -> int:
+        return self._offset
+
+    def timestamp(self) -> tuple[int, int]:
+        return 2, 1
+
+    def key(self) -> bytes:
+        return b"k"
+
+    def value(self) -> bytes:
+        return VALUE
+
+    def headers(self) -> list[Any]:
+        return []
+
+
+class Standing:
+    """A consumer whose broker stands still until `until`, and then sends more than may be held."""
+
+    def __init__(self, now: list[float], until: float) -> None:
+        self._now, self._until, self._sent = now, until, 0
+
+    def list_topics(self, timeout: float) -> Any:
+        del timeout
+        return type("Found", (), {"topics": {PLACE.topic: None}})
+
+    def incremental_assign(self, _places: Any) -> None:
+        """Nothing to do."""
+
+    incremental_unassign = incremental_assign
+
+    def offsets_for_times(self, _places: Any, timeout: float) -> None:
+        del timeout
+
+    def consume(self, count: int, timeout: float) -> list[Sent]:
+        self._now[0] += timeout
+        if self._now[0] < self._until:
+            return []
+        first, self._sent = self._sent, min(self._sent + count, MANY)
+        return [Sent(offset) for offset in range(first, self._sent)]
+
+
+class Forgetful:
+    """Remembers nothing."""
+
+    def note(self, place: Partition, records: Sequence[Record], messages: Sequence[Any], *, begins: bool) -> None:
+        """See the class."""
+
+
+def test_a_partition_that_somebody_waits_for_is_not_let_go_however_long_its_broker_stood_still(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr(kafka_fetch, "Fetched", Sent)
+    monkeypatch.setattr(kafka_fetch, "time", type("Clock", (), {"monotonic": staticmethod(lambda: now[0])}))
+    consumer: Any = Standing(now, until=IDLE_SECONDS + 5.0)
+    fetcher = Fetcher(consumer, parse_settings("kafka://h:1/", {}), {PLACE: MANY}, Forgetful())
+    fetcher.follow({PLACE: 0})
+    fetcher.take(PLACE, 0, 1, 1)
+    began = time.monotonic()
+
+    came = fetcher.await_beyond(PLACE, 0, lambda: 60.0 - now[0] if time.monotonic() - began < 30.0 else 0.0)
+
+    assert came
+    assert [record.offset for record in fetcher.take(PLACE, 0, 2, 1 << 20)] == [0, 1]
