@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Annotated
+from typing import Annotated, Any
 
 from cyclopts import App, Parameter
 from msgspec import structs, to_builtins
@@ -90,14 +91,29 @@ def _columns() -> list[Column]:
         title, shown, is_wide = TITLES[resource], partial(amount_text, resource), resource == "pcpus"
         amounts.append(Column(name=f"{resource}.ratio_milli", title=f"{title} ratio", shown=units.ratio, right=True, wide=is_wide))
         amounts.append(Column(name=f"{resource}.reserved", title="reserved", shown=shown, right=True, wide=is_wide))
+        amounts.append(Column(name=resource, title=f"{title} units", shown=_units, wide=True))
     return [
         Column(name="node_id", title="node"),
         Column(name="status"),
+        Column(name="status_reason", title="reason", shown=lambda reason: reason or "-", wide=True),
         Column(name="zone", shown=lambda zone: zone or "-"),
         *amounts,
         Column(name="aggregates", shown=lambda aggregates: plain([each["name"] for each in aggregates]) or "-"),
         Column(name="traits", shown=lambda traits: plain(traits) or "-"),
+        Column(name="pages_reserved", title="pages reserved", shown=_pages, wide=True),
     ]
+
+
+def _units(rule: Mapping[str, Any]) -> str:
+    """How instances may be cut: least and greatest amount, and in steps of how much; `-` where any will do."""
+    least, most, step = rule["min_unit"], rule["max_unit"], rule["step_size"]
+    if least <= 1 and most is None and step <= 1:
+        return "-"
+    return f"{least} to {'any' if most is None else most} by {max(step, 1)}"
+
+
+def _pages(pages: Sequence[Mapping[str, Any]]) -> str:
+    return ", ".join(f"{each['reserved']} of {each['size_kib']} KiB" for each in pages) or "-"
 
 
 def _file(path: str) -> FleetFile:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
@@ -264,6 +265,23 @@ def test_a_file_may_come_through_a_pipe_and_begin_as_other_systems_files_do(
     assert (said.code, said.err.splitlines()[-1]) == (0, "1 of 1 nodes changed")
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"[defalts]\n")))
     assert "stdin: there is no section [defalts]" in fleet.run(capsys, "fleet", "apply", "-").err
+
+
+def test_the_wide_table_has_units_pages_and_the_reason_too(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
+    rules = "memory_mib = { min_unit = 512, step_size = 512 }\nvcpus = { max_unit = 16 }\n"
+    applied(fleet, capsys, f"[nodes.c01]\n{rules}pages_reserved = [{{ size_kib = 2048, reserved = 128 }}]\n")
+    fleet.run(capsys, "node", "disable", "c01", "--reason", "a new disk")
+
+    heads, row = (re.split("  +", line) for line in fleet.run(capsys, "fleet", "show", "c01", "-o", "wide").out.splitlines())
+
+    shown = dict(zip(heads, row, strict=True))
+    assert {name: shown[name] for name in ("reason", "memory units", "vcpus units", "disk units", "pages reserved")} == {
+        "reason": "a new disk",
+        "memory units": "512 to any by 512",
+        "vcpus units": "1 to 16 by 1",
+        "disk units": "-",
+        "pages reserved": "128 of 2048 KiB",
+    }
 
 
 def test_amounts_of_memory_that_are_nothing_are_0_as_in_every_other_table(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
