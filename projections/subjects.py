@@ -43,6 +43,13 @@ def concerns(event: Any, subject: Subject) -> bool:
     return subject.name in _named(event, subject.kind)
 
 
+def mentions(event: Any, subject: Subject) -> bool:
+    """Whether a record names the subject at all: as `concerns`, or as an instance that a request wants to be near, or apart from."""
+    if subject.kind == "instance" and isinstance(event, PlacementRequested):
+        return concerns(event, subject) or subject.name in {*event.hints.same_host, *event.hints.different_host}
+    return concerns(event, subject)
+
+
 def _named(event: Any, kind: Kind) -> set[str]:
     """Every id of one kind in a record."""
     if kind == "node":

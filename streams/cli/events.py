@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import msgspec
 from cyclopts import Parameter
 
-from projections.subjects import Subject, concerns, node_of, subject_of
+from projections.subjects import Subject, mentions, node_of, subject_of
 from projections.wording import record_text
 from schemas.codec import Unreadable, decode_keyed, event_type, known_types
 from schemas.topics import AUDITS, CLAIMS, DEAD_LETTERS, FINDINGS, LIFECYCLE, REQUESTS, RESULTS, TOPICS, VERDICTS
@@ -148,7 +148,7 @@ def chooser(subject: Subject | None, types: tuple[str, ...]) -> Chosen:
         event = decoded(record)
         if types and not any(fnmatchcase(type_of(record, event), pattern) for pattern in types):
             return False
-        return subject is None or (not isinstance(event, Unreadable) and concerns(event, subject))
+        return subject is None or (not isinstance(event, Unreadable) and mentions(event, subject))
 
     return chosen
 

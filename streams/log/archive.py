@@ -314,7 +314,7 @@ class ArchivedLog:
         for file in self._chain(Partition(topic, partition)):
             frames = file.frames()
             # Brokers whose clock was ahead for a moment leave later times before earlier ones.
-            at = bisect_left(list(accumulate(map(_time_ms_last_of, frames), max)), time_ms)
+            at = bisect_left(list(accumulate((frame.time_ms_last for frame in frames), max)), time_ms)
             if at < len(frames):
                 offset = next(record.offset for record in file.records(frames[at]) if record.time_ms >= time_ms)
                 if offset < start:
@@ -396,7 +396,3 @@ class ArchivedLog:
 
 def _first_of(frame: Frame) -> int:
     return frame.first
-
-
-def _time_ms_last_of(frame: Frame) -> int:
-    return frame.time_ms_last

@@ -13,7 +13,7 @@ import pytest
 from projections.subjects import KINDS, Subject, concerns
 from schemas.codec import Unreadable, decode
 from schemas.ids import instance_id
-from schemas.requests import Flavor, PlacementRequested
+from schemas.requests import Flavor, Hints, PlacementRequested
 from schemas.topics import REQUESTS, RESULTS, TOPICS
 from streams.cli import events
 from streams.cli.reading.naming import Naming
@@ -88,3 +88,15 @@ def test_records_that_do_not_name_the_subject_are_not_decoded(
 
     assert {item["key"] for item in items} == {"c07"}
     assert {*seen} == {item["position"] for item in items}
+
+
+def test_requests_that_want_to_be_near_an_instance_or_apart_from_it_name_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    fleet = FleetLog(tmp_path)
+    fleet.audit("c01")
+    wants = (Hints(same_host=("i9",)), Hints(different_host=("i9", "i8")), Hints(different_host=("i8",)))
+    for number, hints in enumerate(wants):
+        fleet.append(REQUESTS, PlacementRequested(request_id=f"r{number}", flavor=Flavor(vcpus=1), hints=hints))
+
+    items = fleet.run(capsys, "events", "--for", "instance/i9", "-o", "json").json["items"]
+
+    assert [item["key"] for item in items] == ["r0", "r1"]
