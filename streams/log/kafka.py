@@ -182,7 +182,7 @@ class KafkaLog:
             return []
         place = self._there(topic, partition)
         try:
-            return self._come(place, offset, records_max, bytes_max)
+            return self._come(place, offset, max(records_max, 1), bytes_max)
         except Rewound:
             raise
         except OffsetOutOfRange:

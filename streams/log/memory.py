@@ -118,7 +118,7 @@ class MemoryLog:
             first = bisect_left(shelf.records, offset, key=_offset_of)
             size = 0
             found: list[Record] = []
-            for record in shelf.records[first : first + records_max]:
+            for record in shelf.records[first : first + max(records_max, 1)]:
                 size += len(record.key) + len(record.value)
                 if found and size > bytes_max:
                     break

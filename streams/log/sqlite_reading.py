@@ -108,6 +108,7 @@ class Reader:
         return self._records(opening, place, offset, records_max, bytes_max, early=False)
 
     def _records(self, opening: Opening, place: Place, offset: int, records_max: int, bytes_max: int, *, early: bool) -> list[Any]:
+        records_max, bytes_max = max(records_max, 1), max(bytes_max, 1)
         with self._file.guarded(f"{place.topic}/{place.number}"):
             while True:
                 end = self._end_for(place, offset) if early else self._durable_end_for(place, offset, records_max)

@@ -272,6 +272,8 @@ def test_reading_is_bounded_by_records_and_bytes_but_gives_at_least_one(log: Log
     assert len(log.read("one", 0, 10, records_max=7)) == 7
     assert 1 <= len(log.read("one", 0, 0, bytes_max=5500)) <= 5
     assert [record.offset for record in log.read("one", 0, 3, bytes_max=1)] == [3]
+    assert [record.offset for record in log.read("one", 0, 3, bytes_max=0)] == [3]
+    assert [record.offset for record in log.read("one", 0, 3, records_max=0)] == [3]
     assert [record.offset for record in log.read("one", 0, 48, records_max=1000)] == [48, 49]
 
 
