@@ -160,6 +160,8 @@ class Shelf:
         Returns where to go on and how many records were dropped.
         """
         state = self.state(place)
+        if max(at, state.start) >= state.end:
+            return end, 0  # Another process has dropped it all.
         first = self.block_at(place, max(at, state.start)).first
         at, seen, hidden = first, 0, 0
         kept: list[Record] = []

@@ -400,6 +400,24 @@ def test_large_records_and_large_batches_are_kept(path: Path) -> None:
     assert [record.value for record in found] == [bytes([at % 251]) * size for at, size in enumerate(sizes)]
 
 
+def test_a_compaction_beside_which_another_process_drops_all_drops_nothing_and_finds_no_damage(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with SqliteLog.open(path, create=True) as log, SqliteLog.open(path) as other:
+        log.create([TopicSpec("rows", 1, compacted=True)])
+        log.append([Message("rows", b"%d" % (number % 7), b"v") for number in range(50)])
+        def dropped(*_: object) -> None:
+            monkeypatch.undo()
+            other.truncate("rows", 0, 50)
+
+        monkeypatch.setattr(log._file, "bound_wal", dropped)
+
+        count = log.compact("rows", 0)
+
+        assert (count, log.start("rows", 0), log.end("rows", 0)) == (0, 50, 50)
+        assert log.append([Message("rows", b"k", b"v")]) == [50]
+
+
 def test_many_compactions_between_appends_keep_the_newest(path: Path) -> None:
     newest: dict[bytes, tuple[int, bytes]] = {}
     with made(path) as log:
