@@ -9,7 +9,7 @@ import pytest
 from projections.node import Claim
 from schemas.audits import InstanceReport
 from schemas.claims import NodeObserved
-from schemas.inventory import Hypervisor, NumaCell, PciDevice
+from schemas.inventory import HugePages, Hypervisor, NumaCell, PciDevice
 from schemas.requests import Flavor, PlacementRequested
 from schemas.resources import ObservedResources
 from schemas.results import PlacementFailed
@@ -20,7 +20,8 @@ from streams.scheduling.policy import Policy
 from tests.scheduling_world import START_MS, World, hosts, said, settle
 
 GPUS = tuple(PciDevice(address=f"0000:0{number}:00.0", vendor_id="10de", product_id="1db4") for number in range(4))
-CELL = NumaCell(cell_id=0, cpus=(), dedicated_cpus=tuple(range(8)), memory_mib=16_384)
+PAGES = tuple(HugePages(size_kib=size_kib, total=8 * 1024 * 1024 // size_kib) for size_kib in (2_048, 1_048_576))
+CELL = NumaCell(cell_id=0, cpus=(), dedicated_cpus=tuple(range(8)), memory_mib=32_768, pages=PAGES)
 POLICY = Policy(options=Options(pci_alias=('{"name":"gpu","vendor_id":"10de","product_id":"1db4"}',)))
 
 
@@ -28,7 +29,7 @@ class Host:
     """A node with four GPUs and eight dedicated CPUs, its guests as they run, and one scheduler."""
 
     def __init__(self, engine_name: str) -> None:
-        self.fields: dict[str, Any] = {"pcpus": 8, "numa_cells": (CELL,), "pci_devices": GPUS}
+        self.fields: dict[str, Any] = {"pcpus": 8, "numa_cells": (CELL,), "pci_devices": GPUS, "memory_mib": 32_768}
         self.here: World = hosts("n1", claims=1, **self.fields)
         self.scheduler: Scheduler = self.here.scheduler(policy=POLICY, engine_name=engine_name)
         self.audits = 1
@@ -56,7 +57,7 @@ class Host:
             )
             for claim in claims
         ]
-        host = Hypervisor(vcpus=8, memory_mib=16_384, disk_mib=102_400, **self.fields)
+        host = Hypervisor(vcpus=8, disk_mib=102_400, **self.fields)
         now_ms = self.here.clock.now_ms
         self.here.say(
             CLAIMS,
@@ -95,10 +96,21 @@ def test_devices_are_those_asked_for_however_often_a_size_comes_back(engine_name
 @pytest.mark.parametrize("engine_name", ["reference", "profiles"])
 def test_dedicated_cpus_and_memory_are_those_asked_for(engine_name: str) -> None:
     host = Host(engine_name)
-    for number, cpus in enumerate((4, 2, 4, 2, 4)):
+    for number, cpus in enumerate((4, 2) * 7):
         claim = host.ask(f"r{number}", "i", with_cpus(cpus))
         assert claim is not None
         assert (len(claim.pinned_cpus), [cell.memory_mib for cell in claim.cells]) == (cpus, [1024 * cpus])
+        host.run(claim)
+
+
+@pytest.mark.parametrize("size", ["2048", "large", "any", "1GB"])
+def test_pages_are_those_asked_for(size: str) -> None:
+    host = Host("reference")
+    for number, cpus in enumerate((4, 2) * 5):
+        wanted = {"hw:cpu_policy": "dedicated", "hw:mem_page_size": size}
+        claim = host.ask(f"r{number}", "i", Flavor(vcpus=cpus, memory_mib=1024 * cpus, extra_specs=wanted))
+        assert claim is not None
+        assert [(cell.memory_mib, cell.page_size_kib) for cell in claim.cells] == [(1024 * cpus, 2048 if size == "2048" else 1_048_576)]
         host.run(claim)
 
 
