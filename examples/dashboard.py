@@ -14,12 +14,12 @@ from schemas.results import NodeResources
 from schemas.topics import NODE_RESOURCES
 from streams.cli.exits import guarded
 from streams.cli.reading.open_log import open_log
-from streams.log.base import Log, LogUnreachable, Partition
+from streams.log.base import Log, LogUnreachable, Partition, partition_count
 
 
 def read_rows(log: Log, rows: dict[str, NodeResources], offsets: dict[Partition, int]) -> None:
     """Every new row; of one node the highest offset of the ledger is the truth, whoever wrote it and whenever."""
-    for partition in [Partition(NODE_RESOURCES, number) for number in range(log.topics()[NODE_RESOURCES])]:
+    for partition in [Partition(NODE_RESOURCES, number) for number in range(partition_count(log, NODE_RESOURCES))]:
         while records := log.read(*partition, max(offsets.setdefault(partition, 0), log.start(*partition))):
             offsets[partition] = records[-1].offset + 1
             for row in (decode(NODE_RESOURCES, record.value) for record in records):

@@ -66,10 +66,12 @@ def trace(directory: Path, *, seed: int, instances: int | None = None, start_ms:
     yield from timeline.until()
 
 
-def check(directory: Path, *, instances: int | None = None) -> None:
-    """Read all that `trace` would, so that nothing is played of a file that is found wrong half-way. Raises TraceUnreadable."""
-    for _ in _rows(directory / TRACE_FILE, read_flavors(directory / FLAVORS_FILE), instances):
-        pass
+def check(directory: Path, *, instances: int | None = None) -> int:
+    """Read all that `trace` would, so that nothing is played of a file that is found wrong half-way; returns how many VMs those are.
+
+    Raises TraceUnreadable.
+    """
+    return sum(1 for _ in _rows(directory / TRACE_FILE, read_flavors(directory / FLAVORS_FILE), instances))
 
 
 def read_flavors(path: Path) -> dict[str, Flavor]:

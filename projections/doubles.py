@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 
 from msgspec.structs import replace
 
-from projections.description import release_command, resources_of
+from projections.description import release_command, resources_of, share
 from projections.ledger import Ledger
 from projections.ledger_state import Step
 from projections.node import Claim, Node
@@ -60,6 +60,12 @@ class Holding(NamedTuple):
     def is_known(self) -> bool:
         """Whether the host's audits say now what is there."""
         return not _is_dead(self.node) and self.node.unknown_since_ms is None
+
+    @property
+    def order(self) -> tuple[int, bool, int, str]:
+        """Whose claim is to go first: a host that is no more, one that does not show the guest, one of which nobody knows, the older."""
+        trust = 0 if self.is_withdrawn else 1 if self.is_known and not self.shown else 3 if self.is_known else 2
+        return trust, self.shown, self.claim.confirmed_ms or 0, self.node.node_id
 
 
 class DoubleClaims:
@@ -214,7 +220,7 @@ class DoubleClaims:
             if staying := self._staying(partition, node_id, instance_id):
                 newest = max(staying, key=lambda claim: (claim.offset, claim.claim_id))
                 found.append(Holding(partition, self._ledgers[partition].nodes[node_id], newest))
-        return sorted(found, key=lambda holding: (holding.shown, holding.claim.confirmed_ms or 0, holding.node.node_id))
+        return sorted(found, key=lambda holding: holding.order)
 
     def _look(self, instance_id: str) -> FindingRecord | None:
         holdings, finding = self._holdings(instance_id), self.open.get(instance_id)
@@ -329,7 +335,8 @@ def _finding(kind: type[_Open], holdings: list[Holding], since_ms: int, time_ms:
     stale = holdings[0]
     newest = max(holdings, key=lambda holding: (holding.claim.confirmed_ms or 0, holding.node.node_id))
     instance_id = stale.claim.instance_id
-    held = [sum(holding.claim.amounts[r] for holding in holdings[:-1]) for r in range(4)]
+    # Of one that nobody's audit tells of now, or that may just be leaving, no claim is to be released yet.
+    waits = not stale.is_withdrawn and (not stale.is_known or stale in _leaving(holdings, folded_ms))
     return kind(
         finding_id=bounded_name(f"{KIND}/{instance_id}"),
         kind=KIND,
@@ -341,10 +348,10 @@ def _finding(kind: type[_Open], holdings: list[Holding], since_ms: int, time_ms:
         suspected_ms=since_ms,
         instance_id=instance_id,
         claim_id=stale.claim.claim_id,
-        held=resources_of(held),
+        held=resources_of(share(stale.node, stale.claim)),
         causes=_causes(holdings),
         missing=f"InstanceDeparted of {instance_id} on {stale.node.node_id}",
-        fix=release_command(stale.claim, "migrated"),
+        fix="" if waits else release_command(stale.claim, "migrated"),
         note=_note(holdings, stale.node.node_id, folded_ms),
     )
 

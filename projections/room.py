@@ -265,14 +265,14 @@ def quick_others(item: ClaimItem) -> RoomTest:
     limits = None if item.forced else item.limits
     instances_max = UNLIMITED if limits is None or limits.instances_max is None else limits.instances_max
     io_ops_max = UNLIMITED if limits is None or limits.io_ops_max is None else limits.io_ops_max
-    counted = instances_max < UNLIMITED or io_ops_max < UNLIMITED
+    is_counted = instances_max < UNLIMITED or io_ops_max < UNLIMITED
     group = item.group if item.group is not None and item.group.policy == "anti-affinity" else None
     wants = bool(item.numa or item.pci)
 
     def allows(room: Room) -> bool:
         if not room.ready or (room.has_units and not all(_in_units(room.node, resource, amount) for resource, amount in asked)):
             return False
-        if counted and (len(room.instances) + 1 > instances_max or room.io_ops + 1 > io_ops_max):
+        if is_counted and (len(room.instances) + 1 > instances_max or room.io_ops + 1 > io_ops_max):
             return False
         if group is not None and len(room.members(group.group_id)) + 1 > group.max_per_node:
             return False

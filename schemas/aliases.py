@@ -62,7 +62,7 @@ def _known(texts: tuple[str, ...]) -> dict[str, tuple[str, list[dict[str, str]]]
 def known_aliases(texts: Sequence[str]) -> dict[str, tuple[str, list[dict[str, str]]]]:
     """NUMA policy and specs by alias. A name given twice has both specs: either will do. Raises WantsError.
 
-    Both have one NUMA policy then, and one kind of device (Nova's rule). Whether devices must be live-migratable may be said in any word
+    Both have one NUMA policy then. Whether devices must be live-migratable may be said in any word
     for yes or no; devices have `true` or `false` (Nova's as well).
     """
     found: dict[str, tuple[str, list[dict[str, str]]]] = {}
@@ -82,10 +82,19 @@ def known_aliases(texts: Sequence[str]) -> dict[str, tuple[str, list[dict[str, s
         known = found.setdefault(name, (policy, []))
         if known[0] != policy:
             raise WantsError(f"pci_alias {name}: expected one numa_policy, got {known[0]} and {policy}")
-        if known[1] and (first := known[1][0].get("dev_type", "none")) != (kind := spec.get("dev_type", "none")):
-            raise WantsError(f"pci_alias {name}: expected one device_type, got {first} and {kind}")
         known[1].append(spec)
     return found
+
+
+def check_kinds(texts: Sequence[str]) -> None:
+    """Raises WantsError for an alias of several kinds of device, as Nova does: one want could take a function and a part of it.
+
+    Not where policies that were in use are read again: what they decided is to be explained.
+    """
+    for name, (_, specs) in known_aliases(texts).items():
+        kinds = {spec.get("dev_type", "none") for spec in specs}
+        if len(kinds) > 1:
+            raise WantsError(f"pci_alias {name}: expected one device_type, got {' and '.join(sorted(kinds))}")
 
 
 def _truth(key: str, text: str) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
 from projections.reading import between
-from schemas.codec import Unreadable
+from schemas.codec import Unreadable, decode_keyed
 from schemas.topics import CLAIMS
 from streams.log.base import Log, LogDamaged, OffsetOutOfRange, Partition, Record
 from streams.log.reading import backwards
@@ -50,6 +50,8 @@ def last_carried(log: Log, partition: int, claims_end: int, sources: Collection[
 
 def _may_be_of(log: Log, source: str, partition: int, offset: int, became: Record) -> bool:
     """Whether the source's record at this offset becomes this one, or has left the log."""
+    if isinstance(decode_keyed(CLAIMS, became.key, became.value), Unreadable):
+        return False
     if offset < log.start(source, partition):
         return True
     if offset >= log.end(source, partition):

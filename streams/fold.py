@@ -67,7 +67,7 @@ class Fold:
         self.doubles: companions.Doubles | None = None
         self.ledger, self.observed, leaks, at_snapshot = self._begin(log, tell)
         self.is_unstored = at_snapshot
-        """Whether the table has nothing of it yet: not before all that follows is published."""
+        """Whether the table has nothing of it yet, but that of before: not until all that follows is published."""
         self.audit = LeakAudit(partition, leaks)
         self.is_unsaid = at_snapshot or not log.end(topics.FINDINGS, partition)
         self.unsaid = finding_messages(partition, self.audit.open_findings()) if self.is_unsaid else []
@@ -150,7 +150,7 @@ class Fold:
     @property
     def unkept(self) -> int:
         """How many records are folded and not kept."""
-        return self.ledger.next_offset - self.table.next_offset
+        return self.ledger.next_offset - (0 if self.is_unstored else self.table.next_offset)
 
     def has_settled(self, now_seconds: float) -> bool:
         """Whether all that there was is folded, and what producers said while nobody carried it has been carried by now."""

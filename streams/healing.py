@@ -158,6 +158,8 @@ def _unknown(finding: OpenRecord, node: Node, now_ms: int, report_age_ms: int) -
 
 
 def _released(finding: OpenRecord, node: Node, stamp: Stamp, reason: ReleaseReason) -> Remedy:
+    if node.status == "withdrawn" and finding.kind != "stranded-claim":
+        return Remedy(finding, f"{node.node_id} is withdrawn: the claim goes back as the stranded one that it is there")
     if finding.instance_id in node.shown and finding.kind not in {"expired-claim", "stranded-claim"}:
         return Remedy(finding, f"{finding.instance_id} is shown on {node.node_id}: delete the guest there first")
     return _given_back(finding, stamp, reason)

@@ -64,6 +64,7 @@ class Fetcher:
         self._names: dict[str, str] = {}
         self._learnt: set[str | None] = set()
         self._look_again = 0.0
+        self._awaited: Partition | None = None
 
     def follow(self, offsets: Mapping[Partition, int]) -> None:
         """Read these partitions from these offsets on; what was held of them is dropped."""
@@ -120,12 +121,16 @@ class Fetcher:
     def await_beyond(self, place: Partition, offset: int, left: Callable[[], float]) -> bool:
         """Wait until records at or above `offset` are there or the end is known to be at hand; False once no seconds are `left`."""
         while self.windows[place].next <= offset < self._ends.get(place, 0):
-            # Who waits asks for it, however long a broker stands still.
-            self._sound(place).asked_seconds = time.monotonic()
+            self._sound(place)
             seconds = left()
             if seconds <= 0:
                 return False
-            if not self.poll(min(seconds, NUDGE_SECONDS)):
+            self._awaited = place
+            try:
+                came = self.poll(min(seconds, NUDGE_SECONDS))
+            finally:
+                self._awaited = None
+            if not came:
                 self._nudge(place)
         return True
 
@@ -173,7 +178,8 @@ class Fetcher:
             # Taken away and given back at its offset: a partition that is paused and resumed stands still for a second.
             self._consumer.incremental_unassign([self._there(place)])
             window.parked = True
-            if time.monotonic() - window.asked_seconds > IDLE_SECONDS:
+            # Who waits asks for it, however long a broker or this process stood still.
+            if place != self._awaited and time.monotonic() - window.asked_seconds > IDLE_SECONDS:
                 del self.windows[place]
 
     def _heed(self, message: Fetched) -> None:

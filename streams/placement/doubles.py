@@ -16,7 +16,6 @@ PATIENCE_MS = 5_000
 REMEMBERED = 2_048
 """Requests whose claims are remembered, twice as many at most: records of two owners of one request stand close together."""
 
-
 _Said = list[ClaimRequested]
 """The claims of one request, as they stand in the log."""
 

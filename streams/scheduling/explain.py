@@ -14,7 +14,7 @@ from schemas.ids import claim_id as make_claim_id
 from schemas.requests import PlacementRequested
 from schemas.results import Decision, NearestMiss, Weighed
 from streams.scheduling import overlay
-from streams.scheduling.ask import Ask, ask_of
+from streams.scheduling.ask import Ask
 from streams.scheduling.fleet import Fleet
 from streams.scheduling.holding import nodes_begun_by, nodes_chosen_from
 from streams.scheduling.keeping import refused_move
@@ -121,13 +121,13 @@ class Laid:
         for claim_id in fleet.laid() - self._claim_ids:
             fleet.lift(claim_id)
         for text in recorded.overlay[known:]:
-            for item, node_id in self._named(text, items, policy):
+            for item, node_id in self._named(text, items, policy, fleet):
                 fleet.lay(item, node_id, _partition(fleet, node_id))
                 self._claim_ids.add(item.claim_id)
         self._ledgers, self._policy, self._overlay, self._fleet = ledgers, policy, recorded.overlay, fleet
         return fleet
 
-    def _named(self, text: str, items: Mapping[str, ClaimItem], policy: Policy) -> list[tuple[ClaimItem, str]]:
+    def _named(self, text: str, items: Mapping[str, ClaimItem], policy: Policy, fleet: Fleet) -> list[tuple[ClaimItem, str]]:
         """The claims that one text of an overlay stands for, with their nodes."""
         if overlay.is_numbered(text):
             try:
@@ -137,7 +137,7 @@ class Laid:
         claim_id, _, node_id = text.rpartition("@")
         if node_id == _NOWHERE:
             raise CannotRerun(f"{claim_id} was laid over the decision, and the result had no room for it")
-        return [(_item(self._request, claim_id, items, policy), node_id)]
+        return [(_item(self._request, claim_id, items, policy, fleet), node_id)]
 
 
 def rerun_on(fleet: Fleet, request: PlacementRequested, index: int, recorded: Decision, policy: Policy, written: str = "") -> Rerun:
@@ -215,14 +215,15 @@ def _telling(decision: Decision) -> list[Weighed]:
     return [replace(each, weights=tuple([w for w in each.weights if w.raw or w.multiplied])) for each in decision.best]
 
 
-def _item(request: PlacementRequested, claim_id: str, items: Mapping[str, ClaimItem], policy: Policy) -> ClaimItem:
+def _item(request: PlacementRequested, claim_id: str, items: Mapping[str, ClaimItem], policy: Policy, fleet: Fleet) -> ClaimItem:
     """An overlaid claim: from the log, or of this very request, whose claims may never have been appended."""
     if claim_id in items:
         return items[claim_id]
     prefix = f"{request.request_id}/"
     number = claim_id.removeprefix(prefix).split("/")[0]
     if claim_id.startswith(prefix) and number.isdecimal() and int(number) < request.count:
-        return msgspec.structs.replace(ask_of(request, int(number), seed=0, options=policy.options).item, claim_id=claim_id)
+        ask = fleet.ask_seeded(request, int(number), seed=0, options=policy.options)
+        return msgspec.structs.replace(ask.item, claim_id=claim_id)
     raise CannotRerun(_missing(claim_id))
 
 

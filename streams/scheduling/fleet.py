@@ -222,9 +222,10 @@ class Fleet:
         source = ask.request.source_node
         if ask.request.action == "resize":
             ask = replace(ask, left_nodes=self.left_by(ask.instance_id))
-            has_wants = ask.item.numa or ask.item.pci
-            return told_apart(ask, [room.node for room in self.rooms_of(ask.instance_id)]) if has_wants else ask
-        return with_its_pages(ask, self.room_of(source).node) if ask.request.live and ask.item.numa and self.is_known(source) else ask
+        elif ask.request.live and ask.item.numa and self.is_known(source):
+            ask = with_its_pages(ask, self.room_of(source).node)
+        has_wants = ask.item.numa or ask.item.pci
+        return told_apart(ask, [room.node for room in self.rooms_of(ask.instance_id)]) if has_wants else ask
 
     def home_of(self, group_id: str) -> GroupHome:
         """An affinity group's open home; without one, the nodes where members are and that no home was closed on."""

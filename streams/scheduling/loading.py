@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from schemas.aliases import known_aliases
+from schemas.aliases import check_kinds, known_aliases
 from schemas.claims import NODES_MAX
 from schemas.pinning import WantsError
 from streams.scheduling.custom import is_custom
@@ -64,7 +64,12 @@ def from_dict(values: Mapping[str, Any], *, source: str) -> Policy:
         policy = msgspec.convert(dict(values), Policy)
     except msgspec.ValidationError as error:
         raise PolicyError(f"{source}: {error}") from None
-    return checked(policy, source=source)
+    policy = checked(policy, source=source)
+    try:
+        check_kinds(policy.options.pci_alias)
+    except WantsError as error:
+        raise PolicyError(f"{source}: options: {error}") from None
+    return policy
 
 
 def from_text(text: str, *, trusted: Collection[str] = ()) -> Policy:

@@ -4,25 +4,27 @@ A guest that asked for pages by a name (`large`, `any`) may have 2 MiB pages her
 live_migration_claim refuses that; here the guest asks for pages of the size it has, so that a node with both is found all the same.
 
 The ledger gives a claim what an earlier one of the same instance has there for the same wants (a copy takes nothing twice). Once a resize
-is confirmed earlier claims have what that has, and their own wants still: one that goes back to such a size would get cells and devices of
-the size in between. Its wants are said in other words, which the ledger compares as they stand (decision 0025).
+is confirmed earlier claims have what that has, and their own wants still: who asks for such a size again, there or on the way back from
+another node, would get cells and devices of the size in between. Wants are said in other words then, which the ledger compares as they
+stand (decision 0025).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from itertools import count, islice, product
+from itertools import product
 from typing import Any, Final
 
 from msgspec.structs import replace
 
 from projections.node import Claim, Node
+from projections.numa import floating, pinned
 from projections.numa_node import kept
 from schemas.requests import NumaWant, PciWant
 from streams.scheduling.ask import Ask
 
 WORDS_MAX: Final = 64
-"""So many ways to say the same are tried."""
+"""So often a device is said again."""
 
 
 def with_its_pages(ask: Ask, source: Node) -> Ask:
@@ -50,31 +52,47 @@ def with_its_pages(ask: Ask, source: Node) -> Ask:
 
 
 def told_apart(ask: Ask, nodes: Iterable[Node]) -> Ask:
-    """The ask of a resize, in words that no earlier claim of its instance has there of which a resize took something or gave it more."""
+    """The ask of an instance that has claims on these nodes, in words of which none was cut or enlarged by a resize."""
     item = ask.item
-    claims = [claim for node in nodes for claim in node.claims.get(item.instance_id, ()) if claim.confirmed_ms is not None]
-    cut = [each for each in claims if any(_has_replaced(other, each) for other in claims)]
-    known = [(each.numa, each.pci) for each in cut]
+    claims = [claim for node in nodes for claim in node.claims.get(item.instance_id, ())]
+    known = [(each.numa, each.pci) for each in claims if not _has_its_wants(each) or any(_has_replaced(other, each) for other in claims)]
     if (item.numa, item.pci) not in known:
         return ask
-    for numa, pci in islice(_in_other_words(item.numa, item.pci), WORDS_MAX):
+    for numa, pci in _in_other_words(item.numa, item.pci):
         if (numa, pci) not in known:
             return replace(ask, item=replace(item, numa=numa, pci=pci))
-    text = "the instance has had this size here too often to have it once more; migrate it, or delete it and ask for a new one"
+    text = "the instance has had this size here too often to have it once more; delete it and ask for a new one"
     return replace(ask, unusable=ask.unusable or text)
 
 
-def _has_replaced(resize: Claim, earlier: Claim) -> bool:
-    is_later = resize.node_id == earlier.node_id and resize.resize and resize.offset > earlier.offset
-    return is_later and (resize.numa, resize.pci) != (earlier.numa, earlier.pci)
+def _has_its_wants(claim: Claim) -> bool:
+    """Whether cells and devices of a claim are as many and as large as its wants; names of page sizes are not looked at."""
+    cells = {cell.guest_cell_id: cell for cell in claim.cells}
+    if len(cells) != len(claim.numa) or len(claim.pci_addresses) != sum(want.count for want in claim.pci):
+        return False
+
+    def has(want: NumaWant) -> bool:
+        cell = cells.get(want.cell_id)
+        if cell is None or (want.page_size_kib and want.page_size_kib != cell.page_size_kib):
+            return False
+        return (cell.memory_mib, cell.vcpus, len(cell.guest_cpus)) == (want.memory_mib, len(floating(want)), len(pinned(want)))
+
+    return all(map(has, claim.numa))
+
+
+def _has_replaced(other: Claim, earlier: Claim) -> bool:
+    """Whether a resize that is held still has given an earlier claim what it has itself."""
+    is_later = other.node_id == earlier.node_id and other.confirmed_ms is not None and other.resize and other.offset > earlier.offset
+    return is_later and (other.numa, other.pci) != (earlier.numa, earlier.pci)
 
 
 def _in_other_words(numa: tuple[NumaWant, ...], pci: tuple[PciWant, ...]) -> Iterator[tuple[tuple[NumaWant, ...], tuple[PciWant, ...]]]:
     """Wants that mean the same: a device is said once more, or of the first cell what is left out is said."""
-    if pci and pci[0].specs:
-        first, *others = pci
-        for times in count(1):
-            yield numa, (replace(first, specs=first.specs + first.specs[:1] * times), *others)
+    at = next((at for at, want in enumerate(pci) if want.specs), None)
+    if at is not None:
+        for times in range(1, WORDS_MAX + 1):
+            again = replace(pci[at], specs=pci[at].specs + pci[at].specs[:1] * times)
+            yield numa, (*pci[:at], again, *pci[at + 1 :])
     if numa:
         cell, *rest = numa
         # By number or, without one, by name; where the number counts the name does not.

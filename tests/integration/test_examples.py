@@ -153,6 +153,16 @@ def test_a_nodes_name_is_one_line_of_the_dashboard_and_no_markup(tmp_path: Path)
     assert [line for line in shown.splitlines() if "c[red]01\\n(rack 7)" in line]
 
 
+def test_a_log_without_rows_of_nodes_ends_the_dashboard_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "l.jsonl").write_text('{"topic":"claims","partition":0,"offset":0,"key":"k","payload":"{}"}\n')
+
+    _, said = (running := example("dashboard.py", "--log", str(tmp_path / "l.jsonl"), "--once")).communicate(timeout=60)
+
+    assert "topic node-resources is missing" in said
+    assert "Traceback" not in said
+    assert running.returncode != 0
+
+
 def test_the_dashboard_prints_a_table_into_a_pipe_whenever_a_row_is_new(tmp_path: Path) -> None:
     fleet = FleetLog(tmp_path)
     fleet.audit("c01", memory_mib=8192)

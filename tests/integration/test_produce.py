@@ -159,6 +159,24 @@ def test_a_trace_is_read_from_its_folder_and_a_missing_one_is_said(tmp_path: Pat
     assert not (tmp_path / "n.db").exists(), "nothing is written for a folder that is not there"
 
 
+def test_a_trace_ends_when_all_that_it_has_is_answered_though_more_were_asked_for(tmp_path: Path) -> None:
+    """The guests would run for weeks."""
+    with gzip.open(tmp_path / TRACE_FILE, "wt") as file:
+        file.write("arrival_s,batch,flavor,life_lo_s,life_hi_s,censored\n" + "0,0,a,2000000,2000300,0\n" * 2)
+    (tmp_path / FLAVORS_FILE).write_text("flavor,vcpus,mem_gb\na,1,1\n")
+    log = f"sqlite:{tmp_path}/l.sqlite"
+    answers = claimlog("run", "--log", log)
+    trace = claimlog("produce", "trace", "--data", str(tmp_path), "--nodes", "1", "--until-answered", "--log", log)
+
+    _, said = trace.communicate(timeout=60)
+    answers.send_signal(signal.SIGTERM)
+    answers.communicate(timeout=30)
+
+    assert trace.returncode == 0
+    assert "2 requested, 2 placed" in said
+    assert "0 ended" in said
+
+
 @pytest.mark.parametrize(
     ("flags", "expected"),
     [
@@ -172,6 +190,9 @@ def test_a_trace_is_read_from_its_folder_and_a_missing_one_is_said(tmp_path: Pat
             marks=needs_libvirt,
         ),
         pytest.param(["libvirt", "--interval", "-1"], "--interval -1", marks=needs_libvirt),
+        pytest.param(
+            ["libvirt", "--once", "--interval", "5"], "--once takes one audit of each host: leave --interval", marks=needs_libvirt
+        ),
         pytest.param(["libvirt", "--dedicated-cpus", "some"], "'some': expected a list such as 4-7,12-15", marks=needs_libvirt),
     ],
 )

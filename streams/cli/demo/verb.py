@@ -103,7 +103,10 @@ def _fresh(directory: Path) -> Path:
     """The log's path in `directory`, with what an earlier demonstration left there out of the way."""
     from streams.log.sqlite import SqliteLog
 
-    directory.mkdir(parents=True, exist_ok=True)
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as problem:
+        raise UsageProblem(f"--directory {directory}: no folder can be made there: {problem.strerror}; name another") from problem
     path = directory / LOG
     for left in _files(path):
         left.unlink(missing_ok=True)

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import msgspec
 from msgspec import Struct
 
-from schemas.claims import NodeObserved, NodeSilent
+from schemas.claims import NodeConfigured, NodeObserved, NodeSilent
 from schemas.codec import decode
 from schemas.few import few
 from schemas.topics import AUDITS, CLAIMS
@@ -71,6 +71,8 @@ def intervals(log: Log) -> Iterator[Check]:
             *awaited, told_ms = silent.pop(said.node_id, ("", 0, 0, 0))
             is_next = [said.producer, said.epoch, said.counter] == awaited
             silences[said.node_id].append(is_next and said.taken_at_ms > told_ms)
+        elif isinstance(said, NodeConfigured) and said.status == "withdrawn":
+            silences.pop(said.node_id, None)
     if often := sorted(node_id for node_id, each in silences.items() if sum(each) >= max(SILENCES_MIN, len(each) / 2)):
         says = f"{units.counted(len(often), 'node')} silent from one audit to the next ({few(often)}), though the producer goes on"
         fix = (

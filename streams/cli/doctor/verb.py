@@ -26,7 +26,7 @@ from streams.cli.flags import LIVE, Live, LogFlag
 from streams.cli.given.units_in import folder
 from streams.cli.printed.output import Column, Report
 from streams.cli.printed.progress import Progress
-from streams.cli.problems import AnswerIncomplete
+from streams.cli.problems import AnswerIncomplete, UsageProblem
 from streams.cli.reading.open_log import opened
 from streams.cli.reading.state_at import state_at
 from streams.cli.reading.state_folder import STATE_HELP, state_folder
@@ -65,6 +65,8 @@ def doctor(
     """
     from streams.log.sqlite_file import sqlite_version
 
+    if state is not None and not state.is_dir():
+        raise UsageProblem(f"--state {state}: there is no such folder; expected the one that `claimlog run --state` was given")
     found = list(checks.installed(sqlite_version()))
     cut: Cut | None = None
     code = Exit.DONE

@@ -39,12 +39,9 @@ def file_text(file: str | Path, says: str, *, or_stdin: bool = False) -> str:
 
 def policy_named(name: str, flag: str) -> Policy:
     """The policy of that name, or in the TOML file of that name; what in it has no effect is said. Raises UsageProblem, with `flag`."""
-    from streams.scheduling.loading import PolicyError, named, without_effect
+    from streams.scheduling.loading import without_effect
 
-    try:
-        policy = named(name, lambda path: Path(path).read_text(encoding="utf-8"))
-    except PolicyError as problem:
-        raise UsageProblem(f"{flag}: {problem}") from None
+    policy = _policy(name, flag)
     if idle := without_effect(policy):
         say(f"{flag} {name}: {'; '.join(idle)}")
     return policy
@@ -54,7 +51,16 @@ def code_vouched_for(name: str, flag: str) -> frozenset[str]:
     """The names of code in the policy of that name, for which it vouches; none without one. Raises UsageProblem, which names `flag`."""
     from streams.scheduling.loading import code_named
 
-    return code_named(policy_named(name, flag)) if name else frozenset()
+    return code_named(_policy(name, flag)) if name else frozenset()
+
+
+def _policy(name: str, flag: str) -> Policy:
+    from streams.scheduling.loading import PolicyError, named
+
+    try:
+        return named(name, lambda path: Path(path).read_text(encoding="utf-8"))
+    except PolicyError as problem:
+        raise UsageProblem(f"{flag}: {problem}") from None
 
 
 def read_toml(text: str, name: str, parse_float: Callable[[str], Any] = float) -> dict[str, Any]:

@@ -94,10 +94,10 @@ class Selection(NamedTuple):
         ]
         hidden = 0
         if not self.with_ignored:
-            hidden = sum(bool(finding.ignored) for finding in found)
+            if here := sum(bool(finding.ignored) for finding in found):
+                say(f"{units.counted(here, 'finding')} more, ignored by the operator: --ignored shows them")
+            hidden = sum(bool(finding.ignored) for finding in known)
             found = [finding for finding in found if not finding.ignored]
-        if hidden:
-            say(f"{units.counted(hidden, 'finding')} more, ignored by the operator: --ignored shows them")
         told = [summary_text(found, of=len(known) - hidden, nodes_known=len(state.node_ids()), hidden=hidden)]
         names, open_ = self.nodes or state.node_ids(), len(known) - hidden
         views_apart, beyond = apart_on(state, names, known), beyond_on(state, names, known)

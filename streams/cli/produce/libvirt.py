@@ -35,6 +35,7 @@ DiskInterval = Annotated[float, of_seconds("Seconds, or 2m, from one look at the
 RefreshPools = Annotated[bool, Parameter(negative=(), help="Have pools looked at again before that; needs a read-write connection.")]
 SpoolFile = Annotated[Path | None, Parameter(help="File that keeps what is produced until the log has it, also while it is away.")]
 SpoolMib = Annotated[int, Parameter(converter=whole, help="Most that waits there; then audits wait.")]
+INTERVAL_SECONDS, DISK_INTERVAL_SECONDS = 60.0, 300.0
 SPOOL_MIB = 1024
 SPOOL_MIB_MAX = 1 << 24
 """16 TiB is what a file of SQLite's can hold."""
@@ -49,14 +50,14 @@ def libvirt(
     hosts: HostsFile = None,
     log: LogFlag = None,
     once: Once = False,
-    interval: Seconds = 60.0,
+    interval: Seconds = INTERVAL_SECONDS,
     node: NodeId = "",
     pool: Pools = (),
     dedicated_cpus: DedicatedCpus = "",
     host_ip: HostIp = "",
     service_host: ServiceHost = "",
     timeout: Timeout = 30.0,
-    disk_interval: DiskInterval = 300.0,
+    disk_interval: DiskInterval = DISK_INTERVAL_SECONDS,
     refresh_pools: RefreshPools = False,
     spool: SpoolFile = None,
     spool_mib: SpoolMib = SPOOL_MIB,
@@ -73,6 +74,8 @@ def libvirt(
 
     for flag, seconds in (("--interval", interval), ("--timeout", timeout), ("--disk-interval", disk_interval)):
         check_above_0(flag, seconds, SECONDS_MAX)
+    if once and (interval, disk_interval) != (INTERVAL_SECONDS, DISK_INTERVAL_SECONDS):
+        raise UsageProblem("--once takes one audit of each host: leave --interval and --disk-interval out")
     check_above_0("--spool-mib", spool_mib, SPOOL_MIB_MAX)
     if spool is None and spool_mib != SPOOL_MIB:
         raise UsageProblem(f"--spool-mib {spool_mib}: nothing waits anywhere without --spool FILE")

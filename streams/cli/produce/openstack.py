@@ -44,6 +44,8 @@ SwapFlag = Annotated[
     tuple[str, ...], Parameter(name="--swap-mib", negative=(), help="FLAVOR=MIB: legacy notifications do not say swap; repeatable.")
 ]
 
+INTERVAL_SECONDS = 60.0
+
 
 def openstack(
     *,
@@ -51,7 +53,7 @@ def openstack(
     log: LogFlag = None,
     once: Annotated[bool, Parameter(negative=(), help="End when all that is there has been read.")] = False,
     hypervisors: HypervisorsFlag = None,
-    interval: Seconds = 60.0,
+    interval: Seconds = INTERVAL_SECONDS,
     swap_mib: SwapFlag = (),
 ) -> int:
     """Nova's notifications, versioned and legacy: what each node's instances use, as Nova's resource tracker counts it.
@@ -71,6 +73,8 @@ def openstack(
     from streams.cli.reading.records import lost_before
 
     check_above_0("--interval", interval, SECONDS_MAX)
+    if hypervisors is None and interval != INTERVAL_SECONDS:
+        raise UsageProblem(f"--interval {interval:g}: it says how often --hypervisors FILE is told; give that, or leave it out")
     clock = SystemClock()
     file = None if hypervisors is None else ListFile(hypervisors)
     swap, start_ms = swaps(swap_mib), clock.wall_ms()
@@ -195,7 +199,7 @@ def _bus(spec: str) -> Source:
     if not name:
         raise UsageProblem(f"--from {spec} names no topic; expected {SOURCE_FORMS}")
     log = open_log(f"{ALL}{brokers}/{prefix}{mark}{query}", os.environ, sys.stdin.buffer)
-    topics = [each for each in log.topics() if not dot or each == topic]
+    topics = [each for each in log.topics() if not dot or each == topic] or [each for each in log.topics() if each.startswith(f"{topic}.")]
     if not topics and not dot:
         log.close()
         prefix = ""

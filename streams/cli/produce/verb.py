@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -34,6 +34,7 @@ SECONDS_MAX = 7 * 86_400
 SPEED_MAX = 1e9
 """A year in 30 ms: nothing is gained beyond, and products of larger ones leave the integers."""
 NODES_MAX = 1_000_000
+INTERVAL_SECONDS = 10.0
 WAIT_SECONDS = 0.5
 """Longest sleep: how late an interrupt is heard."""
 
@@ -102,7 +103,7 @@ def load(
     seed: Seed = 1,
     limit: Limit = 1000,
     speed: Speed = 60.0,
-    interval: Seconds = 10.0,
+    interval: Seconds = INTERVAL_SECONDS,
     once: Once = False,
     until_answered: UntilAnswered = False,
     batch: Batch = 1,
@@ -119,20 +120,25 @@ def load(
     from producers.workload import workload
 
     if history is not None:
-        if (limit, speed, interval, once, until_answered, batch) != (1000, 60.0, 10.0, False, False, 1):
+        if (limit, speed, interval, once, until_answered, batch) != (1000, 60.0, INTERVAL_SECONDS, False, False, 1):
             raise UsageProblem("--history plays nothing: it goes with --log, --nodes and --seed alone")
+        if not 0 <= nodes <= NODES_MAX:
+            raise UsageProblem(f"--nodes {nodes}: expected 0 to {NODES_MAX}")
         from streams.cli.produce.history import history as write_history
 
         return write_history(log, nodes=nodes, seed=seed, records=history)
     if once and (limit, speed, batch) != (1000, 60.0, 1):
         raise UsageProblem("--once asks for nothing: leave --limit, --speed and --batch out, which say what is asked for")
+    _check_interval(interval, nodes, once=once)
     if batch < 1:
         raise UsageProblem(f"--batch {batch}: expected 1 instance or more")
 
-    def events() -> Iterator[Arrival | Departure]:
-        return workload(seed, instances=1_000_000 if limit is None else limit, count_max=batch, prefix="load")
+    most = 1_000_000 if limit is None else limit
 
-    plan = Plan(nodes=nodes, seed=seed, speed=speed, interval_seconds=interval, once=once, until_answered=until_answered, instances=limit)
+    def events() -> Iterator[Arrival | Departure]:
+        return workload(seed, instances=most, count_max=batch, prefix="load")
+
+    plan = Plan(nodes=nodes, seed=seed, speed=speed, interval_seconds=interval, once=once, until_answered=until_answered, instances=most)
     return _drive(log, events, plan)
 
 
@@ -145,7 +151,7 @@ def trace(
     seed: Seed = 1,
     limit: Limit = 10_000,
     speed: Speed = 60.0,
-    interval: Seconds = 10.0,
+    interval: Seconds = INTERVAL_SECONDS,
     once: Once = False,
     until_answered: UntilAnswered = False,
 ) -> int:
@@ -156,15 +162,24 @@ def trace(
 
     if once and (limit, speed) != (10_000, 60.0):
         raise UsageProblem("--once asks for nothing: leave --limit and --speed out, which say what is asked for")
+    _check_interval(interval, nodes, once=once)
     folder = data_folder(data, os.environ)
     plan = Plan(nodes=nodes, seed=seed, speed=speed, interval_seconds=interval, once=once, until_answered=until_answered, instances=limit)
     try:
         plan.check()
         if data is not None or not once:
-            check_trace(folder, instances=limit)
+            # The extract may have fewer than are asked for, and when they are all answered is to be known.
+            plan = replace(plan, instances=check_trace(folder, instances=limit))
         return _drive(log, lambda: read_trace(folder, seed=seed, instances=limit), plan)
     except TraceUnreadable as problem:
         raise UsageProblem(str(problem)) from None
+
+
+def _check_interval(interval_seconds: float, nodes: int, *, once: bool) -> None:
+    """Raises UsageProblem for an interval between audits where there is none."""
+    if interval_seconds != INTERVAL_SECONDS and (once or not nodes):
+        why = "--once takes one audit of each host" if once else "--nodes 0 simulates no host"
+        raise UsageProblem(f"--interval {interval_seconds:g}: {why}; leave it out")
 
 
 def persistence() -> Persistent:

@@ -11,12 +11,14 @@ from msgspec import Struct, structs
 
 from projections.cut import Cut
 from projections.ledger_id import check_cut, ledger_id_of
+from projections.subjects import Subject, concerns
 from schemas.codec import decode_keyed
 from schemas.requests import PlacementCancelled, PlacementRequested
 from schemas.results import Decision, InstancesPlaced, PlacementFailed, SchedulerStarted
 from schemas.topics import CLAIMS, REQUESTS, RESULTS
 from streams.cli.given.timegrammar import Instant, Moment
 from streams.cli.problems import AnswerIncomplete
+from streams.cli.reading.naming import Naming
 from streams.cli.reading.records import Range, begins_late
 from streams.log.base import Log, Partition, Position, Record
 from streams.log.reading import backwards, partition_records, places, topic_records
@@ -136,21 +138,23 @@ def awaited(log: Log, request_id: str, number: int, since: int, wait_ms: int) ->
 
 
 def request_of_instance(log: Log, instance_id: str) -> str | None:
-    """The request that an instance was last placed or asked for by; None if no request at hand names it."""
-    newest: tuple[int, str] | None = None
-    for topic in (RESULTS, REQUESTS):
-        for record in _containing(log, topic, instance_id.encode()):
-            event = decode_keyed(topic, record.key, record.value)
-            if isinstance(event, InstancesPlaced):
-                names = {placement.instance_id for placement in event.placements}
-            elif isinstance(event, PlacementFailed):
-                names = {decision.instance_id for decision in event.decisions}
-            elif isinstance(event, PlacementRequested):
-                names = set(event.instance_ids)
-            else:
-                continue
-            if instance_id in names and (newest is None or newest[0] < record.time_ms):
-                newest = (record.time_ms, event.request_id)
+    """The request that an instance was last placed or asked for by; None if no request at hand names it.
+
+    Of each request its first answer and, without one, its first record: later ones count for nothing. Ids that follow from a request's own
+    stand in no record of it before it is answered, so all are looked at where nothing else is found.
+    """
+    naming = Naming([instance_id])
+    answered, asked = dict[str, int](), dict[str, int]()
+    for record in topic_records(log, RESULTS):
+        event = decode_keyed(RESULTS, record.key, record.value) if naming.may_be_in(record.value) else None
+        if isinstance(event, InstancesPlaced | PlacementFailed) and concerns(event, Subject("instance", instance_id)):
+            answered.setdefault(event.request_id, record.time_ms)
+    for is_derived in (False, True):
+        for record in topic_records(log, REQUESTS) if not (is_derived and (answered or asked)) else ():
+            event = decode_keyed(REQUESTS, record.key, record.value) if is_derived or naming.may_be_in(record.value) else None
+            if isinstance(event, PlacementRequested) and concerns(event, Subject("instance", instance_id)):
+                asked.setdefault(event.request_id, record.time_ms)
+    newest = max(((time_ms, request_id) for request_id, time_ms in (asked | answered).items()), default=None)
     return None if newest is None else newest[1]
 
 
@@ -162,7 +166,7 @@ def not_at_hand(log: Log, *topics: str) -> str:
 def astray(log: Log, request_id: str) -> str:
     """What to add where a request is not found: where a record with its id lies that nobody reads as one; empty if none does."""
     key = request_id.encode()
-    there = (out_of_place(log, request_id, record.position) for record in _containing(log, REQUESTS, key) if record.key == key)
+    there = (out_of_place(log, request_id, record.position) for record in topic_records(log, REQUESTS) if record.key == key)
     return next(filter(None, there), "")
 
 
@@ -257,8 +261,3 @@ def _keyed(log: Log, topic: str, key: bytes) -> Iterator[Record]:
         for record in partition_records(log, topic, log.partition(topic, key)):
             if record.key == key:
                 yield record
-
-
-def _containing(log: Log, topic: str, text: bytes) -> Iterator[Record]:
-    """The records of a topic whose bytes contain `text`: few are decoded then."""
-    return (record for record in topic_records(log, topic) if text in record.value)

@@ -41,6 +41,8 @@ class Relief(Struct, frozen=True):
     held: Amounts
     fits: bool
     one_of_many: bool = False
+    with_ignored: bool = False
+    """Whether some of them are ignored by the operator, and shown on demand only."""
 
     @property
     def told(self) -> str:
@@ -49,7 +51,8 @@ class Relief(Struct, frozen=True):
         what = f"{self.leaks} {'leak' if one else 'leaks'} on {self.node_id} {'holds' if one else 'hold'} {amounts_text(self.held)}"
         who = "one more of its instances" if self.one_of_many else "the request"
         without = f"; without {'it' if one else 'them'} {who} would fit there" if self.fits else ""
-        return f"{what}{without} -> claimlog leaks --node {quote(self.node_id)} --explain"
+        ignored = " --ignored" if self.with_ignored else ""
+        return f"{what}{without} -> claimlog leaks --node {quote(self.node_id)} --explain{ignored}"
 
 
 def reliefs(state: State, request: PlacementRequested, policy: Policy, nearest: str = "") -> list[Relief]:
@@ -77,7 +80,8 @@ def reliefs(state: State, request: PlacementRequested, policy: Policy, nearest: 
             enough = _makes_room(fleet.room_of(node_id), _freed(node, findings, held), ask, policy, others)
             one_of_many = len(ask.company) + 1 < request.count
         if enough or node_id == nearest:
-            found.append(Relief(node_id, len(findings), held, enough, one_of_many))
+            with_ignored = any(finding.ignored for finding in findings)
+            found.append(Relief(node_id, len(findings), held, enough, one_of_many, with_ignored))
     return sorted(found, key=lambda relief: (not relief.fits, relief.node_id != nearest, relief.node_id))
 
 

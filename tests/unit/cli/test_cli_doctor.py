@@ -397,6 +397,8 @@ def test_nodes_that_are_silent_from_one_audit_to_the_next_are_named_and_one_that
 
     assert (said.code, statuses(said)["intervals"]) == (0, "warn")
     assert "3 nodes silent from one audit to the next (late, later, slow), though the producer goes on / report" in says(said, "intervals")
+    fleet.run(capsys, "node", "withdraw", "late", "--reason", "sold")
+    assert "2 nodes silent from one audit to the next (later, slow)" in says(fleet.run(capsys, "doctor", "-o", "json"), "intervals")
 
 
 def test_a_machine_that_is_reported_as_several_nodes_is_named_until_all_but_one_are_withdrawn(

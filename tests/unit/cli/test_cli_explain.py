@@ -494,6 +494,48 @@ def test_an_instance_is_explained_by_its_request(fleet: FleetLog, capsys: pytest
     assert item["nodes_known"] == sum(each["rejected"] for each in item["rejections"]) + item["passed"]
 
 
+def test_an_instance_is_explained_by_the_request_that_it_was_placed_by_last_whatever_was_asked_again(
+    fleet: FleetLog, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, second = (
+        PlacementRequested(request_id=name, flavor=Flavor(memory_mib=1024), instance_ids=('x"\\\x01',)) for name in ("first", "second")
+    )
+    for request in (first, second, first):
+        fleet.append(REQUESTS, request)
+        fleet.schedule()
+        fleet.now_ms += 60_000
+
+    said = fleet.run(capsys, "explain", 'x"\\\x01', "-o", "json")
+
+    assert said.json["summary"]["request_id"] == "second"
+
+
+def test_an_instance_without_a_name_of_its_own_is_known_before_its_request_is_answered(
+    fleet: FleetLog, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fleet.append(REQUESTS, PlacementRequested(request_id="r1", flavor=Flavor(memory_mib=1024), count=3))
+
+    said = fleet.run(capsys, "explain", instance_id("r1", 2))
+
+    assert said.code == 6
+    assert "r1" in said.err
+    assert "has no answer yet" in said.err
+
+
+def test_a_leak_that_is_ignored_is_told_with_the_command_that_shows_it(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
+    fleet.claim("r0/0/s-1.1", "i1", "c03", memory_mib=7168, request_id="r0")
+    fleet.audit("c03", {"i1": 7168}, memory_mib=16_384)
+    fleet.now_ms += 60_000
+    fleet.audit("c03", {}, memory_mib=16_384)
+    for finding_id in fleet.run(capsys, "leaks", "-o", "value", "-c", "finding_id").out.split():
+        fleet.run(capsys, "leaks", "ignore", finding_id, "--reason", "known")
+    fleet.asked(capsys, "big", "--memory", "12GiB")
+
+    told = fleet.run(capsys, "explain", "big").out
+
+    assert "would fit there -> claimlog leaks --node c03 --explain --ignored\n" in told
+
+
 def test_one_node_is_asked_of_every_filter(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
     fleet.asked(capsys, "r1", "--memory", "6GiB", "--vcpus", "17")
 

@@ -223,11 +223,13 @@ def test_where_all_that_is_found_is_ignored_nothing_is_said_of_kinds_or_places(f
 
     said = fleet.run(capsys, "leaks")
     elsewhere = fleet.run(capsys, "leaks", "--ignored", "--kind", "negative-free")
+    of_kind = fleet.run(capsys, "leaks", "--kind", "negative-free")
 
     assert (said.code, said.err.splitlines()[0], said.err.splitlines()[-1]) == (
         0, "2 findings more, ignored by the operator: --ignored shows them", "nothing else found"
     )  # fmt: skip
     assert elsewhere.err.splitlines()[-1] == "nothing found of that kind or there; open in all: 2 findings"
+    assert of_kind.err.splitlines()[-1] == "nothing else found"
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -83,11 +83,29 @@ class Forgetful:
         """See the class."""
 
 
-def test_a_partition_that_somebody_waits_for_is_not_let_go_however_long_its_broker_stood_still(monkeypatch: pytest.MonkeyPatch) -> None:
+class Paused(Standing):
+    """A consumer in a call of which the process is stopped for longer than that."""
+
+    def __init__(self, now: list[float]) -> None:
+        super().__init__(now, 0.0)
+        self._calls = 0
+
+    def consume(self, count: int, timeout: float) -> list[Sent]:
+        self._calls += 1
+        if self._calls < 3:
+            return []
+        self._now[0] += 1.5 * IDLE_SECONDS * (self._calls == 3)
+        return super().consume(count, timeout)
+
+
+@pytest.mark.parametrize("consumer_of", [lambda now: Standing(now, IDLE_SECONDS + 5.0), Paused], ids=["its broker", "this process"])
+def test_a_partition_that_somebody_waits_for_is_not_let_go_whoever_stood_still(
+    monkeypatch: pytest.MonkeyPatch, consumer_of: Callable[[list[float]], Standing]
+) -> None:
     now = [0.0]
     monkeypatch.setattr(kafka_fetch, "Fetched", Sent)
     monkeypatch.setattr(kafka_fetch, "time", type("Clock", (), {"monotonic": staticmethod(lambda: now[0])}))
-    consumer: Any = Standing(now, until=IDLE_SECONDS + 5.0)
+    consumer: Any = consumer_of(now)
     fetcher = Fetcher(consumer, parse_settings("kafka://h:1/", {}), {PLACE: MANY}, Forgetful())
     fetcher.follow({PLACE: 0})
     fetcher.take(PLACE, 0, 1, 1)

@@ -406,6 +406,7 @@ def test_a_compaction_beside_which_another_process_drops_all_drops_nothing_and_f
     with SqliteLog.open(path, create=True) as log, SqliteLog.open(path) as other:
         log.create([TopicSpec("rows", 1, compacted=True)])
         log.append([Message("rows", b"%d" % (number % 7), b"v") for number in range(50)])
+
         def dropped(*_: object) -> None:
             monkeypatch.undo()
             other.truncate("rows", 0, 50)

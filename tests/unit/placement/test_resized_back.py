@@ -8,16 +8,17 @@ import pytest
 
 from projections.node import Claim
 from schemas.audits import InstanceReport
-from schemas.claims import NodeObserved
+from schemas.claims import ClaimReleased, ClaimRequested, NodeObserved
 from schemas.inventory import HugePages, Hypervisor, NumaCell, PciDevice
 from schemas.requests import Flavor, PlacementRequested
 from schemas.resources import ObservedResources
 from schemas.results import PlacementFailed
 from schemas.topics import CLAIMS, REQUESTS, RESULTS
 from streams.scheduler import Scheduler
+from streams.scheduling.explain import spelled_out
 from streams.scheduling.options import Options
 from streams.scheduling.policy import Policy
-from tests.scheduling_world import START_MS, World, hosts, said, settle
+from tests.scheduling_world import START_MS, World, hosts, rerun, said, settle
 
 GPUS = tuple(PciDevice(address=f"0000:0{number}:00.0", vendor_id="10de", product_id="1db4") for number in range(4))
 PAGES = tuple(HugePages(size_kib=size_kib, total=8 * 1024 * 1024 // size_kib) for size_kib in (2_048, 1_048_576))
@@ -28,23 +29,24 @@ POLICY = Policy(options=Options(pci_alias=('{"name":"gpu","vendor_id":"10de","pr
 class Host:
     """A node with four GPUs and eight dedicated CPUs, its guests as they run, and one scheduler."""
 
-    def __init__(self, engine_name: str) -> None:
+    def __init__(self, engine_name: str, *others: str) -> None:
         self.fields: dict[str, Any] = {"pcpus": 8, "numa_cells": (CELL,), "pci_devices": GPUS, "memory_mib": 32_768}
-        self.here: World = hosts("n1", claims=1, **self.fields)
+        self.here: World = hosts("n1", *others, claims=1, **self.fields)
         self.scheduler: Scheduler = self.here.scheduler(policy=POLICY, engine_name=engine_name)
         self.audits = 1
         settle(self.scheduler)
 
-    def ask(self, request_id: str, instance_id: str, flavor: Flavor) -> Claim | None:
+    def ask(self, request_id: str, instance_id: str, flavor: Flavor, **move: Any) -> Claim | None:
         """Place an instance, or give it another size; its claim, None where that was refused."""
         known = self.here.ledgers()[0].nodes["n1"].claims
-        move: dict[str, Any] = {"action": "resize", "source_node": "n1"} if instance_id in known else {}
+        if not move:
+            move = {"action": "resize", "source_node": "n1"} if instance_id in known else {"requested_nodes": ("n1",)}
         self.here.say(REQUESTS, PlacementRequested(request_id=request_id, flavor=flavor, instance_ids=(instance_id,), **move))
         settle(self.scheduler)
         answer = self.here.answer(request_id)
         return self.here.ledgers()[0].claims[answer.named[0].claim_id] if answer.placed else None
 
-    def run(self, *claims: Claim) -> None:
+    def run(self, *claims: Claim, node_id: str = "n1") -> None:
         """The guests of these claims run as claimed, and an audit says so."""
         self.audits += 1
         self.here.clock.now_ms += 20_000
@@ -62,8 +64,8 @@ class Host:
         self.here.say(
             CLAIMS,
             NodeObserved(
-                node_id="n1",
-                producer="audits of n1",
+                node_id=node_id,
+                producer=f"audits of {node_id}",
                 epoch=1,
                 counter=self.audits,
                 taken_at_ms=now_ms,
@@ -133,6 +135,68 @@ def test_devices_that_others_have_by_then_are_not_given_twice(engine_name: str) 
     assert host.here.answer("r4").reason == "no-valid-node"
 
 
+@pytest.mark.parametrize("engine_name", ["reference", "profiles"])
+def test_devices_are_those_asked_for_also_once_the_claim_of_the_size_in_between_was_given_back(engine_name: str) -> None:
+    host = Host(engine_name)
+    first = host.ask("a", "i", with_gpus(2))
+    assert first is not None
+    host.run(first)
+    smaller = host.ask("b", "i", with_gpus(1))
+    assert smaller is not None
+    host.run(smaller)
+    host.here.say(CLAIMS, ClaimReleased(node_id="n1", record_id="back", claim_id=smaller.claim_id, reason="operator"))
+    settle(host.scheduler)
+
+    back = host.ask("c", "i", with_gpus(2))
+
+    assert back is not None
+    assert len(set(back.pci_addresses)) == 2
+    host.run(back)
+    assert host.ask("d", "j", with_gpus(3)) is None
+
+
+@pytest.mark.parametrize("live", [False, True])
+@pytest.mark.parametrize("engine_name", ["reference", "profiles"])
+def test_devices_are_those_asked_for_on_the_way_back_from_another_node(engine_name: str, live: bool) -> None:
+    host = Host(engine_name, "n2")
+    for request_id, gpus in (("a", 2), ("b", 1)):
+        claim = host.ask(request_id, "i", with_gpus(gpus))
+        assert claim is not None
+        host.run(claim)
+
+    away = host.ask("c", "i", with_gpus(1), action="migrate", source_node="n1", live=live)
+    assert away is not None
+    assert away.node_id == "n2"
+    host.run(away, node_id="n2")
+    back = host.ask("d", "i", with_gpus(2), action="migrate", source_node="n2", live=live)
+
+    assert back is not None
+    assert (back.node_id, len(set(back.pci_addresses))) == ("n1", 2)
+
+
+@pytest.mark.parametrize("engine_name", ["reference", "profiles"])
+def test_two_guests_that_are_resized_back_at_once_are_explained_as_they_were_decided(engine_name: str) -> None:
+    host = Host(engine_name)
+    running = dict[str, Claim]()
+    for request_id, instance_id, gpus in (("a", "i", 2), ("b", "i", 1), ("c", "j", 2), ("d", "j", 1), ("e", "k", 1)):
+        claim = host.ask(request_id, instance_id, with_gpus(gpus))
+        assert claim is not None
+        running[instance_id] = claim
+        host.run(*running.values())
+
+    both = PlacementRequested(request_id="both", flavor=with_gpus(2), count=2, instance_ids=("i", "j"), action="resize", source_node="n1")
+    host.here.say(REQUESTS, both)
+    settle(host.scheduler)
+
+    (failed,) = said(host.here, RESULTS, PlacementFailed)
+    items = {item.claim_id: item for event in said(host.here, CLAIMS, ClaimRequested) for item in event.items}
+    again = [
+        rerun(host.here.ledgers_at(decision.cut), both, number, decision, items, POLICY)
+        for number, decision in enumerate(spelled_out(both, failed.decisions))
+    ]
+    assert [(each.same, each.again.chosen) for each in again] == [(True, "n1"), (True, "")]
+
+
 def test_a_size_that_cannot_be_said_in_other_words_any_more_is_refused_with_what_to_do() -> None:
     isolated = {"hw:cpu_policy": "dedicated", "hw:cpu_thread_policy": "isolate", "hw:emulator_threads_policy": "isolate"}
     host, claims = Host("reference"), list[Claim]()
@@ -148,4 +212,4 @@ def test_a_size_that_cannot_be_said_in_other_words_any_more_is_refused_with_what
     (failed,) = said(host.here, RESULTS, PlacementFailed)
     reasons = [each.reason for each in failed.decisions[0].rejections if each.filter == "request"]
     assert len(claims) == 4
-    assert reasons == ["the instance has had this size here too often to have it once more; migrate it, or delete it and ask for a new one"]
+    assert reasons == ["the instance has had this size here too often to have it once more; delete it and ask for a new one"]

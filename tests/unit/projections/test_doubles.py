@@ -209,6 +209,38 @@ def test_a_confirmed_double_names_the_side_that_has_come_to_show_nothing() -> No
     assert (type(ended), ended.node_id, ended.claim_id) == (LeakResolved, "a", "i on a"), "under the node that it was said of"
 
 
+def test_of_a_guest_that_came_back_to_a_host_which_is_no_more_the_claim_there_is_the_one_to_go() -> None:
+    history = held_twice("i", ttl_s=60)
+    for at_s in (130, 190):
+        audited(history, at_s, 4, 4)
+    history.silent(at_s=400, node="b", epoch=1, counter=6)
+    silent = told(history)
+    history.configure("b", status="withdrawn", reason="burnt", at_s=410)
+    withdrawn = told(history)
+
+    assert silent == (
+        "b", "",
+        "also held on a; no audit tells now whether the guest is on b: stop nothing until one does; release the claim once it is off",
+    )  # fmt: skip
+    assert withdrawn == (
+        "b", "claimlog claims release 'i on b' --reason migrated", "also held on a; b is withdrawn: the claim there can be released"
+    )  # fmt: skip
+
+
+def test_a_double_holds_what_its_claim_takes_on_its_node_and_nothing_of_other_nodes() -> None:
+    history = held_twice("i")
+    history.audit({}, at_s=110, node="c", memory_mib=64)
+    history.claim("i on c", "i", 4, at_s=111, nodes=("c",), ttl_s=600)
+    history.event("started", "i", at_s=112, size=4, node="c")
+    (three,) = looked(history)[0].open_findings()
+    history.claim("i on a, larger", "i", 6, at_s=120, nodes=("a",), ttl_s=600)
+    history.event("started", "i", at_s=121, size=6, node="a")
+    (grown,) = looked(history)[0].open_findings()
+
+    assert (three.node_id, three.held.memory_mib) == ("a", 4)
+    assert (grown.node_id, grown.claim_id, grown.held.memory_mib) == ("b", "i on b", 4)
+
+
 class Spread:
     """An instance held twice, once in each of two partitions."""
 

@@ -6,6 +6,7 @@ import pytest
 
 from streams.scheduling.filters import FILTERS
 from streams.scheduling.loading import PolicyError, checked, from_dict, from_text, from_toml, without_effect
+from streams.scheduling.options import Options
 from streams.scheduling.policy import DEFAULT, FILTERS_DEFAULT, PACK, POLICIES, Multiplied, Policy, digest, text
 
 
@@ -60,7 +61,7 @@ def test_a_policy_is_read_from_toml_and_what_it_leaves_out_is_the_default() -> N
         ),
         (
             '[options]\npci_alias = [\'{"name": "a", "device_type": "type-PF"}\', \'{"name": "a", "vendor_id": "10de"}\']',
-            "pci_alias a: expected one device_type, got type-PF and none",
+            "pci_alias a: expected one device_type, got none and type-PF",
         ),
         (
             '[options]\nweight_setting = ["idle=1"]\n[[weighers]]\nweigher = "MetricsWeigher"',
@@ -94,6 +95,12 @@ def test_a_wrong_policy_is_refused_with_what_is_known(toml: str, message: str) -
 )
 def test_what_is_set_and_read_by_nobody_is_told(toml: str, told: tuple[str, ...]) -> None:
     assert without_effect(from_toml(toml, source="p")) == told
+
+
+def test_a_policy_that_was_in_use_with_an_alias_of_two_kinds_is_read_to_explain_what_it_decided() -> None:
+    aliases = tuple(f'{{"name": "nic", "device_type": "type-{kind}"}}' for kind in ("PF", "VF"))
+
+    assert from_text(text(Policy(options=Options(pci_alias=aliases)))).options.pci_alias == aliases
 
 
 def test_no_policy_that_has_a_name_sets_what_nobody_reads() -> None:

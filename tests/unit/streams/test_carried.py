@@ -56,6 +56,16 @@ def test_an_id_that_somebody_else_gave_a_record_is_none_of_an_observations() -> 
     assert first_to_carry(log, AUDITS, 0) == 0
 
 
+def test_an_offset_that_has_left_is_believed_of_a_record_that_can_be_read_alone() -> None:
+    log = ledger()
+    log.append(audits(1, 5))
+    Carrier(log).turn(frozenset({0}))
+    log.truncate(AUDITS, 0, 3)
+    log.append([Message(CLAIMS, b"n1", b"{}", (("ce_id", f"{AUDITS}/0@1".encode()),), 0)])
+
+    assert first_to_carry(log, AUDITS, 0) == 5
+
+
 def test_what_cannot_be_read_has_one_letter_though_the_stored_offsets_are_forgotten() -> None:
     """Behind the newest record that was carried nothing says how far it went, but the letters themselves."""
     log = ledger()

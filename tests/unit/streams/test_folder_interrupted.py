@@ -10,7 +10,9 @@ import pytest
 from projections import companions
 from projections.leaks import Leaks
 from projections.ledger import Ledger
+from projections.ledger_table import LedgerTable
 from projections.observed import Observed
+from projections.rocks import RocksTable
 from projections.snapshots import chunks_of
 from projections.table import TableError
 from schemas import topics
@@ -151,3 +153,31 @@ def test_a_table_that_cannot_be_closed_keeps_no_other_open(tmp_path: Path, monke
     after.turn(BOTH)
     assert list(after.folds) == [0, 1]
     after.close()
+
+
+def test_a_table_of_another_log_is_replaced_by_what_a_snapshot_has_with_the_first_batch(tmp_path: Path) -> None:
+    """Also where it stands at the very offset of the snapshot, and further on."""
+    for stale in (2, 40):
+        folder = tmp_path / f"{stale}"
+        folder.mkdir()
+        other, world = World(folder), World(folder)
+        other.append(other.audit(1), *(claim(number) for number in range(stale)))
+        before = other.folder()
+        while before.turn(ALL):
+            pass
+        before.close()
+        world.append(world.audit(1), *(claim(1_000 + number) for number in range(2)))
+        snapshot_of_all(world)
+
+        digests = []
+        for _ in range(3):
+            host = world.folder()
+            host.turn(ALL)
+            digests.append(host.folds[0].ledger.digest)
+            host.close()
+
+        assert len([said for said in world.said if "is discarded" in said]) == 1
+        with RocksTable.open(world.path / "claims-0") as table:
+            kept = LedgerTable(table).load()
+        assert kept is not None
+        assert ({kept.digest}, kept.next_offset) == (set(digests), 4)
