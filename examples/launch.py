@@ -41,6 +41,7 @@ from projections.snapshots import load_newest
 from schemas.codec import decode
 from schemas.results import InstancesPlaced, Placement
 from schemas.topics import CLAIMS, REQUESTS, RESULTS
+from schemas.units import bounded_name
 from streams.cli.exits import guarded
 from streams.cli.produce.publishing import last_epoch, publisher
 from streams.cli.reading.open_log import open_log
@@ -65,13 +66,14 @@ class Claims:
         ledger = self._read_on(placement.partition, self.log.end(CLAIMS, placement.partition))
         if placement.claim_id not in ledger.claims:
             return False  # Of a guest that has come and gone: after a start all results are read again.
-        stamp = Stamp(f"launch/{placement.claim_id}", now_ms)
+        # With the time: a renewal under an id that was there before would be a copy, and hold nothing for longer.
+        stamp = Stamp(bounded_name(f"launch/{placement.claim_id}/{now_ms}"), now_ms)
         (offset,) = self.log.append([renew(placement.claim_id, placement.node_id, stamp, ttl_ms=TTL_MS)])
         return placement.claim_id in self._read_on(placement.partition, offset + 1).claims
 
     def give_back(self, placement: Placement, now_ms: int) -> None:
         """Release the claim of a guest that could not be started."""
-        stamp = Stamp(f"launch/{placement.claim_id}/failed", now_ms)
+        stamp = Stamp(bounded_name(f"launch/{placement.claim_id}/failed"), now_ms)
         self.log.append([release(placement.claim_id, placement.node_id, stamp, reason="failed")])
 
     def _begun(self, partition: int) -> Ledger:

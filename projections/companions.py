@@ -47,7 +47,7 @@ def newest(kept: Sequence[Doubles]) -> Doubles:
     found = max(kept, key=lambda doubles: doubles.changes, default=Doubles())
     words: dict[str, tuple[str, int]] = {}
     for finding_id, word in chain.from_iterable(doubles.words.items() for doubles in kept):
-        words[finding_id] = max(words.get(finding_id, word), word, key=itemgetter(1))
+        words[finding_id] = max(words.get(finding_id, word), word, key=itemgetter(1, 0))
     return Doubles(found.changes, found.open, words)
 
 

@@ -193,7 +193,11 @@ def test_claims_are_held_where_their_history_was_archived(tmp_path: Path, capsys
 
     assert fleet.log.start(CLAIMS, number) > 0
     assert running.hold(place, fleet.now_ms)
-    assert launch.Claims(fleet.log).hold(place, fleet.now_ms)
+    held_to = running.ledgers[number].claims["r1/0/s-1.1"].deadline_ms
+    fleet.now_ms += 60_000
+    again = launch.Claims(fleet.log)
+    assert again.hold(place, fleet.now_ms)
+    assert again.ledgers[number].claims["r1/0/s-1.1"].deadline_ms == held_to + 60_000, "after a crash it is held for longer"
 
 
 @needs_libvirt
