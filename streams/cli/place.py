@@ -11,7 +11,7 @@ from cyclopts import Parameter
 from msgspec import structs
 
 from projections.description import release_command
-from projections.reading import between
+from projections.reading import ProjectionError, between
 from schemas.codec import decode_keyed
 from schemas.requests import PlacementRequested
 from schemas.resources import RESOURCES, Resources
@@ -25,7 +25,7 @@ from streams.cli.printed import units
 from streams.cli.printed.funnel import decision_item, funnel_lines, miss_line, request_text
 from streams.cli.printed.output import Column, Report, item_of
 from streams.cli.printed.printable import printable, say
-from streams.cli.problems import UsageProblem
+from streams.cli.problems import AnswerIncomplete, UsageProblem
 from streams.cli.reading.answers import RecordedResult, awaited, decided_at, request_history
 from streams.cli.reading.open_log import opened
 from streams.cli.reading.relief import relief_lines
@@ -34,7 +34,7 @@ from streams.cli.reading.state import State
 from streams.cli.reading.state_at import state_at
 from streams.cli.writing import appended, check_writable, new_stamp
 from streams.ledger_topics import check_topics
-from streams.log.base import Log, LogUnreachable, Position
+from streams.log.base import Log, LogError, LogUnreachable, Position
 from streams.log.reading import READ_RECORDS
 from streams.operator import ask
 
@@ -224,10 +224,15 @@ def failed_lines(log: Log, request: PlacementRequested, result: PlacementFailed)
         return lines
     lines += [f"instance {decision.instance_id}"] if request.count > 1 else []
     lines += funnel_lines(decision)
-    miss, state = decision.nearest_miss, state_at(log)
-    lines += [miss_line(_told(miss, decision, state))] if miss is not None else []
-    policy = Reruns(log, request).policy_or_default(decision)
-    return lines + relief_lines(state, request, policy, miss.node_id if miss is not None else "")
+    miss = decision.nearest_miss
+    try:
+        state = state_at(log)
+        policy = Reruns(log, request).policy_or_default(decision)
+        leaks = relief_lines(state, request, policy, miss.node_id if miss is not None else "")
+    except (AnswerIncomplete, ProjectionError, LogError) as problem:
+        # The answer is there all the same, and so is its exit code.
+        return [*lines, *([miss_line(miss)] if miss is not None else []), f"whether leaks are in the way is not known: {problem}"]
+    return [*lines, *([miss_line(_told(miss, decision, state))] if miss is not None else []), *leaks]
 
 
 def _told(miss: NearestMiss, decision: Decision, state: State) -> NearestMiss:

@@ -12,6 +12,7 @@ from types import SimpleNamespace
 import msgspec
 import pytest
 
+from projections.reading import HistoryMissing
 from schemas.claims import NodeConfigured
 from schemas.codec import decode
 from schemas.inventory import OperatorFields, ResourceRule
@@ -90,6 +91,21 @@ def test_the_closest_node_is_said_to_be_too_small_by_its_limit_as_explain_says_i
     closest = "closest: c01, if not for memory_mib: 1024 needed, the node's limit is -1808"
     assert closest in said.out
     assert closest in fleet.run(capsys, "explain", "r1").out
+
+
+def test_reasons_are_told_also_where_the_ledger_cannot_be_folded_for_what_leaks_hold(
+    fleet: FleetLog, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def missing(*_: object) -> None:
+        raise HistoryMissing("the records below 7 were archived")
+
+    monkeypatch.setattr("streams.cli.place.state_at", missing)
+    with scheduling(fleet):
+        said = fleet.run(capsys, "place", "--memory", "9GiB")
+
+    assert said.code == 4
+    assert "closest: c01" in said.out
+    assert "whether leaks are in the way is not known: the records below 7 were archived" in said.out
 
 
 def test_as_json_the_reasons_are_the_decision(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
