@@ -17,10 +17,12 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
+from projections import pci as pci_of
 from projections.node import Claim, Node
 from projections.numa import floating, pinned
 from projections.numa_node import kept
 from schemas.requests import NumaWant, PciWant
+from schemas.resources import Shortfall
 from streams.scheduling.ask import Ask
 
 WORDS_MAX: Final = 64
@@ -54,8 +56,13 @@ def with_its_pages(ask: Ask, source: Node) -> Ask:
 def told_apart(ask: Ask, nodes: Iterable[Node]) -> Ask:
     """The ask of an instance that has claims on these nodes, in words of which none was cut or enlarged by a resize."""
     item = ask.item
-    claims = [claim for node in nodes for claim in node.claims.get(item.instance_id, ())]
-    known = [(each.numa, each.pci) for each in claims if not _has_its_wants(each) or any(_has_replaced(other, each) for other in claims)]
+    known = [
+        (each.numa, each.pci)
+        for node in nodes
+        for claims in (node.claims.get(item.instance_id, ()),)
+        for each in claims
+        if not _has_its_wants(node, each) or any(_has_replaced(other, each) for other in claims)
+    ]
     if (item.numa, item.pci) not in known:
         return ask
     for numa, pci in _in_other_words(item.numa, item.pci):
@@ -65,10 +72,14 @@ def told_apart(ask: Ask, nodes: Iterable[Node]) -> Ask:
     return replace(ask, unusable=ask.unusable or text)
 
 
-def _has_its_wants(claim: Claim) -> bool:
-    """Whether cells and devices of a claim are as many and as large as its wants; names of page sizes are not looked at."""
+def _has_its_wants(node: Node, claim: Claim) -> bool:
+    """Whether cells of a claim are as many and as large as its wants, and its devices such; names of page sizes are not looked at."""
     cells = {cell.guest_cell_id: cell for cell in claim.cells}
+    listed = node.hypervisor.pci_devices if node.hypervisor is not None else ()
+    devices = [device for device in listed if device.address in claim.pci_addresses]
     if len(cells) != len(claim.numa) or len(claim.pci_addresses) != sum(want.count for want in claim.pci):
+        return False
+    if isinstance(pci_of.choose(devices, claim.pci), Shortfall):
         return False
 
     def has(want: NumaWant) -> bool:
@@ -81,8 +92,8 @@ def _has_its_wants(claim: Claim) -> bool:
 
 
 def _has_replaced(other: Claim, earlier: Claim) -> bool:
-    """Whether a resize that is held still has given an earlier claim what it has itself."""
-    is_later = other.node_id == earlier.node_id and other.confirmed_ms is not None and other.resize and other.offset > earlier.offset
+    """Whether a resize on the same node, which is held still, has given an earlier claim what it has itself."""
+    is_later = other.confirmed_ms is not None and other.resize and other.offset > earlier.offset
     return is_later and (other.numa, other.pci) != (earlier.numa, earlier.pci)
 
 

@@ -23,14 +23,16 @@ from tests.scheduling_world import START_MS, World, hosts, rerun, said, settle
 GPUS = tuple(PciDevice(address=f"0000:0{number}:00.0", vendor_id="10de", product_id="1db4") for number in range(4))
 PAGES = tuple(HugePages(size_kib=size_kib, total=8 * 1024 * 1024 // size_kib) for size_kib in (2_048, 1_048_576))
 CELL = NumaCell(cell_id=0, cpus=(), dedicated_cpus=tuple(range(8)), memory_mib=32_768, pages=PAGES)
-POLICY = Policy(options=Options(pci_alias=('{"name":"gpu","vendor_id":"10de","product_id":"1db4"}',)))
+NIC = PciDevice(address="0000:09:00.0", vendor_id="8086", product_id="1572")
+ALIASES = ('{"name":"gpu","vendor_id":"10de","product_id":"1db4"}', '{"name":"nic","vendor_id":"8086","product_id":"1572"}')
+POLICY = Policy(options=Options(pci_alias=ALIASES))
 
 
 class Host:
     """A node with four GPUs and eight dedicated CPUs, its guests as they run, and one scheduler."""
 
     def __init__(self, engine_name: str, *others: str) -> None:
-        self.fields: dict[str, Any] = {"pcpus": 8, "numa_cells": (CELL,), "pci_devices": GPUS, "memory_mib": 32_768}
+        self.fields: dict[str, Any] = {"pcpus": 8, "numa_cells": (CELL,), "pci_devices": (*GPUS, NIC), "memory_mib": 32_768}
         self.here: World = hosts("n1", *others, claims=1, **self.fields)
         self.scheduler: Scheduler = self.here.scheduler(policy=POLICY, engine_name=engine_name)
         self.audits = 1
@@ -153,6 +155,22 @@ def test_devices_are_those_asked_for_also_once_the_claim_of_the_size_in_between_
     assert len(set(back.pci_addresses)) == 2
     host.run(back)
     assert host.ask("d", "j", with_gpus(3)) is None
+
+
+def test_devices_of_another_kind_that_the_size_in_between_had_are_not_taken_for_those_asked_for() -> None:
+    host = Host("reference")
+    for request_id, alias in (("a", "gpu"), ("b", "nic")):
+        claim = host.ask(request_id, "i", Flavor(vcpus=1, memory_mib=1024, extra_specs={"pci_passthrough:alias": f"{alias}:1"}))
+        assert claim is not None
+        host.run(claim)
+        if alias == "nic":
+            host.here.say(CLAIMS, ClaimReleased(node_id="n1", record_id="back", claim_id=claim.claim_id, reason="operator"))
+            settle(host.scheduler)
+
+    back = host.ask("c", "i", with_gpus(1))
+
+    assert back is not None
+    assert set(back.pci_addresses) <= {gpu.address for gpu in GPUS}
 
 
 @pytest.mark.parametrize("live", [False, True])
