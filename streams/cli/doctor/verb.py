@@ -74,8 +74,11 @@ def doctor(
         with opened(log, for_work=True) as source:
             found.append(Check("ok", "log", "opens"))
             found.extend(_of_log(source, quick=quick))
-            if not any(map(_has_failed, found)) and not is_lines(source) and (home := state or state_folder(log)).is_dir():
+            why_not = "a file of lines has none" if is_lines(source) else "a check failed" if any(map(_has_failed, found)) else ""
+            if not why_not and (home := state or state_folder(log)).is_dir():
                 found.extend(_tables(source, home))
+            elif why_not and state is not None:
+                found.append(Check("warn", "tables", f"those in {state} were not looked at: {why_not}", "ask again when that is mended"))
             # Where a check failed the ledger's first record may be what is damaged.
             sound = all(check.status != "fail" for check in found)
             ends = {(topic, number): end for topic in source.topics() for number, end in source.ends(topic).items()}

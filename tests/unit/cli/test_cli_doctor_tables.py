@@ -1,11 +1,13 @@
 """`claimlog doctor` on the tables of an ended process: what they were folded from, the log has, or it says what is missing."""
 
+import json
 import shutil
 from pathlib import Path
 
 import pytest
 
 from schemas.topics import CLAIMS
+from streams.cli.main import run
 from streams.log.sqlite import SqliteLog
 from streams.log.sqlite_ends import ends_file
 from tests.cli_log import FleetLog
@@ -94,3 +96,15 @@ def test_a_log_that_lost_what_was_acknowledged_is_refused_by_every_verb_until_so
     assert all("acknowledged records are missing: offsets" in said.out + said.err for said in codes.values())
     ends_file(fleet.path).unlink()
     ended(fleet, capsys)
+
+
+def test_tables_that_were_asked_for_and_not_looked_at_are_told(tmp_path: Path, fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = tmp_path / "l.jsonl"
+    assert fleet.run(capsys, "copy", str(lines)).code == 0
+
+    capsys.readouterr()
+    code = run(["doctor", "--log", str(lines), "--state", str(tmp_path), "-o", "json"])
+
+    (said,) = [item for item in json.loads(capsys.readouterr().out)["items"] if item["check"] == "tables"]
+    assert (code, said["status"]) == (0, "warn")
+    assert said["says"] == f"those in {tmp_path} were not looked at: a file of lines has none"
