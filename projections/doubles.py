@@ -14,14 +14,15 @@ and no double; a migration with the guest on both hosts gets the claim's TTL.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final, NamedTuple
+from typing import Final
 
 from msgspec.structs import replace
 
-from projections.description import release_command, resources_of, share
+from projections.description import release_command, resources_of
+from projections.holding import Holding, is_dead
 from projections.ledger import Ledger
 from projections.ledger_state import Step
-from projections.node import Claim, Node
+from projections.node import Claim
 from projections.open_finding import OpenFinding
 from projections.rules import GRACE_MS, SKEW_MS
 from projections.wording import amounts_text
@@ -37,35 +38,6 @@ MAKES_NONE = frozenset({ClaimRequested, ClaimRenewed})
 GRANTED = "claim-requested"
 """The event of the one cause that each side of a double has for certain."""
 _Open = LeakSuspected | LeakConfirmed
-
-
-class Holding(NamedTuple):
-    """One side of a double: the newest confirmed claim of the instance on a node."""
-
-    partition: int
-    node: Node
-    claim: Claim
-
-    @property
-    def shown(self) -> bool:
-        """Whether observations show the instance there now."""
-        return self.claim.instance_id in self.node.shown
-
-    @property
-    def is_withdrawn(self) -> bool:
-        """Whether the operator said that the host is no more: no audit of it will ever come."""
-        return self.node.status == "withdrawn"
-
-    @property
-    def is_known(self) -> bool:
-        """Whether the host's audits say now what is there."""
-        return not _is_dead(self.node) and self.node.unknown_since_ms is None
-
-    @property
-    def order(self) -> tuple[int, bool, int, str]:
-        """Whose claim is to go first: a host that is no more, one that does not show the guest, one of which nobody knows, the older."""
-        trust = 0 if self.is_withdrawn else 1 if self.is_known and not self.shown else 3 if self.is_known else 2
-        return trust, self.shown, self.claim.confirmed_ms or 0, self.node.node_id
 
 
 class DoubleClaims:
@@ -247,7 +219,7 @@ class DoubleClaims:
             self.open[instance_id] = OpenFinding(record, since_ms + _patience_ms(holdings))
             return record
         due_ms = since_ms + _patience_ms(holdings)
-        audited_ms = [holding.node.complete_ms for holding in holdings if not _is_dead(holding.node)]
+        audited_ms = [holding.node.complete_ms for holding in holdings if not is_dead(holding.node)]
         if finding.confirmed or _migrating(holdings) or _leaving(holdings, folded_ms):
             return None
         if not audited_ms or min(folded_ms, *audited_ms) < due_ms:
@@ -256,13 +228,14 @@ class DoubleClaims:
         return finding.record
 
     def _now(self, finding: OpenFinding) -> _Open:
-        """It keeps its place, and its side as long as audits may only have begun to omit the instance on another."""
+        """It keeps its place, and its side as long as audits may only have begun to omit the instance; nothing mends it meanwhile."""
         record, holdings = finding.record, self._holdings(finding.record.instance_id)
         if len(holdings) < 2:
             return record
         folded_ms = self._folded_ms(holdings)
-        if _leaving(holdings, folded_ms):
-            return replace(record, note=_note(holdings, record.node_id, folded_ms))
+        named = next((each for each in holdings if each.claim.claim_id == record.claim_id), None)
+        if named is not None and _leaving(holdings, folded_ms) and _free_to_go(holdings, folded_ms) is None:
+            return replace(record, held=resources_of(named.held), fix="", note=_note(holdings, record.node_id, folded_ms))
         now = _finding(type(record), holdings, record.since_ms, record.time_ms, folded_ms)
         return replace(now, partition=record.partition, offset=record.offset, ignored=record.ignored)
 
@@ -313,13 +286,15 @@ def _patience_ms(holdings: list[Holding]) -> int:
 
 def _leaving(holdings: list[Holding], folded_ms: int) -> list[Holding]:
     """Those whose audits have only just begun to omit the instance: its departure may be on its way, as for any orphan."""
-    gone = [holding for holding in holdings if not holding.shown and not _is_dead(holding.node)]
+    gone = [holding for holding in holdings if not holding.shown and not is_dead(holding.node)]
     return [each for each in gone if each.claim.run_epoch is None or folded_ms < each.claim.run_since_ms + GRACE_MS]
 
 
-def _is_dead(node: Node) -> bool:
-    """Whether no audit of the node is to be waited for."""
-    return node.silent_since_ms is not None or node.status == "withdrawn"
+def _free_to_go(holdings: list[Holding], folded_ms: int) -> Holding | None:
+    """The side whose claim can be released as it is: its host is no more, or has not had the guest for a while."""
+    leaving = _leaving(holdings, folded_ms)
+    gone = (each for each in holdings if each.is_withdrawn or (each.is_known and not each.shown and each not in leaving))
+    return next(gone, None)
 
 
 def _migrating(holdings: list[Holding]) -> bool:
@@ -332,11 +307,11 @@ def _migrating(holdings: list[Holding]) -> bool:
 
 def _finding(kind: type[_Open], holdings: list[Holding], since_ms: int, time_ms: int, folded_ms: int) -> _Open:
     """The record; its place is that of the confirmation which made the double, the same in whatever order the partitions were read."""
-    stale = holdings[0]
+    stale = _free_to_go(holdings, folded_ms) or holdings[0]
     newest = max(holdings, key=lambda holding: (holding.claim.confirmed_ms or 0, holding.node.node_id))
     instance_id = stale.claim.instance_id
     # Of one that nobody's audit tells of now, or that may just be leaving, no claim is to be released yet.
-    waits = not stale.is_withdrawn and (not stale.is_known or stale in _leaving(holdings, folded_ms))
+    waits = _free_to_go(holdings, folded_ms) is None and (not stale.is_known or stale in _leaving(holdings, folded_ms))
     return kind(
         finding_id=bounded_name(f"{KIND}/{instance_id}"),
         kind=KIND,
@@ -348,7 +323,7 @@ def _finding(kind: type[_Open], holdings: list[Holding], since_ms: int, time_ms:
         suspected_ms=since_ms,
         instance_id=instance_id,
         claim_id=stale.claim.claim_id,
-        held=resources_of(share(stale.node, stale.claim)),
+        held=resources_of(stale.held),
         causes=_causes(holdings),
         missing=f"InstanceDeparted of {instance_id} on {stale.node.node_id}",
         fix="" if waits else release_command(stale.claim, "migrated"),

@@ -162,6 +162,8 @@ def _released(finding: OpenRecord, node: Node, stamp: Stamp, reason: ReleaseReas
         return Remedy(finding, f"{node.node_id} is withdrawn: the claim goes back as the stranded one that it is there")
     if finding.instance_id in node.shown and finding.kind not in {"expired-claim", "stranded-claim"}:
         return Remedy(finding, f"{finding.instance_id} is shown on {node.node_id}: delete the guest there first")
+    if finding.kind == "double-claim" and not finding.fix:
+        return Remedy(finding, f"not yet: {finding.note}")
     return _given_back(finding, stamp, reason)
 
 

@@ -75,11 +75,13 @@ def told_apart(ask: Ask, nodes: Iterable[Node]) -> Ask:
 def _has_its_wants(node: Node, claim: Claim) -> bool:
     """Whether cells of a claim are as many and as large as its wants, and its devices such; names of page sizes are not looked at."""
     cells = {cell.guest_cell_id: cell for cell in claim.cells}
-    listed = node.hypervisor.pci_devices if node.hypervisor is not None else ()
-    devices = [device for device in listed if device.address in claim.pci_addresses]
     if len(cells) != len(claim.numa) or len(claim.pci_addresses) != sum(want.count for want in claim.pci):
         return False
-    if isinstance(pci_of.choose(devices, claim.pci), Shortfall):
+    # In the order of the wants. What the host does not list any more was right when it was granted.
+    listed = {device.address: device for device in (node.hypervisor.pci_devices if node.hypervisor is not None else ())}
+    wanted = [replace(want, count=1) for want in claim.pci for _ in range(want.count)]
+    devices = ((listed.get(address), want) for address, want in zip(claim.pci_addresses, wanted, strict=True))
+    if any(device is not None and isinstance(pci_of.choose([device], [want]), Shortfall) for device, want in devices):
         return False
 
     def has(want: NumaWant) -> bool:

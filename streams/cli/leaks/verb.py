@@ -92,13 +92,14 @@ class Selection(NamedTuple):
             for finding in known
             if (not self.nodes or finding.node_id in self.nodes) and (not self.kinds or finding.kind in self.kinds)
         ]
-        hidden = 0
+        hidden = here = 0
         if not self.with_ignored:
-            if here := sum(bool(finding.ignored) for finding in found):
+            here = sum(bool(finding.ignored) for finding in found)
+            if here:
                 say(f"{units.counted(here, 'finding')} more, ignored by the operator: --ignored shows them")
             hidden = sum(bool(finding.ignored) for finding in known)
             found = [finding for finding in found if not finding.ignored]
-        told = [summary_text(found, of=len(known) - hidden, nodes_known=len(state.node_ids()), hidden=hidden)]
+        told = [summary_text(found, of=len(known) - hidden, nodes_known=len(state.node_ids()), hidden=hidden, here=here)]
         names, open_ = self.nodes or state.node_ids(), len(known) - hidden
         views_apart, beyond = apart_on(state, names, known), beyond_on(state, names, known)
         said_so = open_ + len(views_apart)
@@ -218,15 +219,18 @@ def summary(findings: Sequence[OpenRecord]) -> dict[str, Any]:
     }
 
 
-def summary_text(findings: Sequence[OpenRecord], *, of: int, nodes_known: int, hidden: int = 0) -> str:
+def summary_text(findings: Sequence[OpenRecord], *, of: int, nodes_known: int, hidden: int = 0, here: int = 0) -> str:
     """The totals as a line: `2 findings on 1 node, 1 confirmed; held: 2 vCPUs, 4 GiB; counted and on no audit: 1 GiB`.
 
-    `of` all that are open, less the `hidden` ones that are ignored: where none of them is shown, it is not said that all is well.
+    `of` all that are open, less the `hidden` ones that are ignored, of which as many as `here` were asked for: where none of them is
+    shown, it is not said that all is well.
     """
     if not findings and not nodes_known:
         return "nothing found: no node is known, so there is nothing to compare"
     if not findings:
-        all_well = "nothing else found" if hidden else "nothing found: claims, life cycles and audits agree"
+        all_well = "nothing found: claims, life cycles and audits agree"
+        if hidden:
+            all_well = "nothing else found" if here else "nothing found of that kind or there; what is open is ignored by the operator"
         return f"nothing found of that kind or there; open in all: {units.counted(of, 'finding')}" if of else all_well
     nodes = len({finding.node_id for finding in findings})
     confirmed = sum(isinstance(finding, LeakConfirmed) for finding in findings)

@@ -65,7 +65,7 @@ def check_above_0(flag: str, number: float, most: float) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """How a fleet is to be played, and when it is over."""
+    """How a fleet is to be played, and when it is over. `instances` are all that are asked for, as far as that is known."""
 
     nodes: int
     seed: int

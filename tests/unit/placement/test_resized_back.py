@@ -16,6 +16,7 @@ from schemas.results import PlacementFailed
 from schemas.topics import CLAIMS, REQUESTS, RESULTS
 from streams.scheduler import Scheduler
 from streams.scheduling.explain import spelled_out
+from streams.scheduling.fleet import Fleet
 from streams.scheduling.options import Options
 from streams.scheduling.policy import Policy
 from tests.scheduling_world import START_MS, World, hosts, rerun, said, settle
@@ -213,6 +214,29 @@ def test_two_guests_that_are_resized_back_at_once_are_explained_as_they_were_dec
         for number, decision in enumerate(spelled_out(both, failed.decisions))
     ]
     assert [(each.same, each.again.chosen) for each in again] == [(True, "n1"), (True, "")]
+
+
+def test_of_a_claim_that_has_all_it_wants_the_words_stay_whatever_order_its_devices_were_chosen_in() -> None:
+    """Who takes a request over shares what is held for it already."""
+    far, near = (
+        PciDevice(address=f"0000:0{number}:00.0", vendor_id="10de", product_id=product, numa_cell=cell)
+        for number, product, cell in ((1, "far", None), (2, "near", 0))
+    )
+    fields: dict[str, Any] = {"pcpus": 8, "memory_mib": 32_768, "numa_cells": (CELL,), "pci_devices": (far, near)}
+    here = hosts("n1", claims=1, **fields)
+    aliases = ('{"name":"any","vendor_id":"10de"}', '{"name":"far","vendor_id":"10de","product_id":"far"}')
+    policy = Policy(options=Options(pci_alias=aliases))
+    specs = {"hw:cpu_policy": "dedicated", "pci_passthrough:alias": "any:1,far:1", "hw:pci_numa_affinity_policy": "preferred"}
+    asked = PlacementRequested(request_id="r", flavor=Flavor(vcpus=1, memory_mib=1024, extra_specs=specs), instance_ids=("i",))
+    here.say(REQUESTS, asked)
+    settle(here.scheduler(policy=policy))
+
+    fleet = Fleet(here.ledgers())
+    (claim,) = fleet.ledgers[0].claims.values()
+    again = fleet.ask(asked, 0, owner="successor", options=policy.options)
+
+    assert claim.pci_addresses == (near.address, far.address)
+    assert (again.item.numa, again.item.pci) == (claim.numa, claim.pci)
 
 
 def test_a_size_that_cannot_be_said_in_other_words_any_more_is_refused_with_what_to_do() -> None:

@@ -196,7 +196,7 @@ def test_a_confirmed_double_names_the_side_that_has_come_to_show_nothing() -> No
     history.say(FindingIgnored(node_id="a", record_id="word", finding_id="double-claim/i", reason="of before"), 271)
 
     assert before == ("a", "claimlog claims release 'i on a' --reason migrated", ON_BOTH)
-    assert once == (*before[:2], "also held on b; audits of b have only begun to omit the guest: wait for the next")
+    assert once == (before[0], "", "also held on b; audits of b have only begun to omit the guest: wait for the next")
     assert told(history) == (
         "b", "claimlog claims release 'i on b' --reason migrated", "also held on a; the guest is not on b: the claim there can be released",
     )  # fmt: skip
@@ -227,18 +227,40 @@ def test_of_a_guest_that_came_back_to_a_host_which_is_no_more_the_claim_there_is
     )  # fmt: skip
 
 
-def test_a_double_holds_what_its_claim_takes_on_its_node_and_nothing_of_other_nodes() -> None:
+def test_a_double_holds_what_its_node_has_more_without_it_and_nothing_of_other_nodes() -> None:
     history = held_twice("i")
     history.audit({}, at_s=110, node="c", memory_mib=64)
     history.claim("i on c", "i", 4, at_s=111, nodes=("c",), ttl_s=600)
     history.event("started", "i", at_s=112, size=4, node="c")
     (three,) = looked(history)[0].open_findings()
+    history.audit({"i": 1}, at_s=115, node="a", memory_mib=64)
+    (small,) = looked(history)[0].open_findings()
     history.claim("i on a, larger", "i", 6, at_s=120, nodes=("a",), ttl_s=600)
-    history.event("started", "i", at_s=121, size=6, node="a")
-    (grown,) = looked(history)[0].open_findings()
+    (covered,) = looked(history)[0].open_findings()
 
     assert (three.node_id, three.held.memory_mib) == ("a", 4)
-    assert (grown.node_id, grown.claim_id, grown.held.memory_mib) == ("b", "i on b", 4)
+    assert (small.node_id, small.held.memory_mib) == ("a", 1), "it is seen smaller than it was claimed"
+    assert (covered.node_id, covered.held.memory_mib) == ("a", 0), "another claim of it is on its way there"
+
+
+def test_a_double_of_which_a_side_is_mended_or_withdrawn_is_told_anew_while_another_only_begins_to_omit_it() -> None:
+    history = held_twice("i", ttl_s=60)
+    history.audit({}, at_s=110, node="c", memory_mib=64)
+    history.claim("i on c", "i", 4, at_s=111, nodes=("c",), ttl_s=60)
+    history.event("started", "i", at_s=112, size=4, node="c")
+    for at_s in (190, 250):
+        audited(history, at_s, 4, 4)
+        history.audit({"i": 4}, at_s=at_s, node="c", memory_mib=64)
+    history.release("i on a", at_s=260, reason="migrated", node="a")
+    history.event("departed", "i", at_s=261, node="a")
+    audited(history, 262, None, None)
+    begins = told(history)
+    history.configure("c", status="withdrawn", reason="burnt", at_s=263)
+
+    assert begins == ("b", "", "also held on c; audits of b have only begun to omit the guest: wait for the next")
+    assert told(history) == (
+        "c", "claimlog claims release 'i on c' --reason migrated", "also held on b; c is withdrawn: the claim there can be released"
+    )  # fmt: skip
 
 
 class Spread:

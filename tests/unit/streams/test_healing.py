@@ -31,11 +31,11 @@ def claimed(*, shown: bool) -> History:
     return history
 
 
-def mended(history: History, kind: Any, *, at_s: int = 130) -> Remedy:
+def mended(history: History, kind: Any, *, at_s: int = 130, fix: str = "claimlog claims release c", note: str = "") -> Remedy:
     """What would mend a confirmed finding of this kind about the claim, a while after the audit."""
     finding = LeakConfirmed(
         finding_id=f"{kind}/n1/c", kind=kind, node_id="n1", instance_id="i", claim_id="c",
-        partition=0, offset=2, time_ms=0, since_ms=0, suspected_ms=0,
+        partition=0, offset=2, time_ms=0, since_ms=0, suspected_ms=0, fix=fix, note=note,
     )  # fmt: skip
     stamp = Stamp("x", START_MS + at_s * 1000)
     return remedy(finding, Place(history.node(), 3, NodeView()), stamp, report_age_ms=AGE_S * 1000)
@@ -47,6 +47,12 @@ def test_no_claim_is_given_back_from_under_a_guest_that_is_shown(kind: str) -> N
 
     assert (there.messages, there.says) == ((), "i is shown on n1: delete the guest there first")
     assert [type(decode(CLAIMS, message.value)) for message in gone.messages] == [ClaimReleased]
+
+
+def test_no_side_of_a_double_is_given_back_while_nothing_says_which() -> None:
+    waits = mended(claimed(shown=False), "double-claim", fix="", note="audits of n1 have only begun to omit the guest")
+
+    assert (waits.messages, waits.says) == ((), "not yet: audits of n1 have only begun to omit the guest")
 
 
 @pytest.mark.parametrize("kind", ["expired-claim", "stranded-claim"])

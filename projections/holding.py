@@ -1,0 +1,50 @@
+"""One side of a double claim: an instance as one of the nodes holds and shows it."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from projections.node import Amounts, Claim, Node
+
+
+class Holding(NamedTuple):
+    """One side of a double: the newest confirmed claim of the instance on a node."""
+
+    partition: int
+    node: Node
+    claim: Claim
+
+    @property
+    def shown(self) -> bool:
+        """Whether observations show the instance there now."""
+        return self.claim.instance_id in self.node.shown
+
+    @property
+    def is_withdrawn(self) -> bool:
+        """Whether the operator said that the host is no more: no audit of it will ever come."""
+        return self.node.status == "withdrawn"
+
+    @property
+    def is_known(self) -> bool:
+        """Whether the host's audits say now what is there."""
+        return not is_dead(self.node) and self.node.unknown_since_ms is None
+
+    @property
+    def order(self) -> tuple[int, bool, int, str]:
+        """Whose claim is to go first: a host that is no more, one that does not show the guest, one of which nobody knows, the older."""
+        trust = 0 if self.is_withdrawn else 1 if self.is_known and not self.shown else 3 if self.is_known else 2
+        return trust, self.shown, self.claim.confirmed_ms or 0, self.node.node_id
+
+    @property
+    def held(self) -> Amounts:
+        """What the node has more for others once the guest has left it and the claim was given back; its other claims stay."""
+        use, rest = self.node.use_of(self.claim.instance_id), [0, 0, 0, 0]
+        for other in self.node.claims[self.claim.instance_id]:
+            if other is not self.claim:
+                rest = [max(pair) for pair in zip(rest, other.amounts, strict=True)]
+        return (max(0, use[0] - rest[0]), max(0, use[1] - rest[1]), max(0, use[2] - rest[2]), max(0, use[3] - rest[3]))
+
+
+def is_dead(node: Node) -> bool:
+    """Whether no audit of the node is to be waited for."""
+    return node.silent_since_ms is not None or node.status == "withdrawn"
