@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from itertools import takewhile
 from shlex import quote
 
 from msgspec import Struct
 
 from projections.differences import FindingDifference, by_age
-from projections.node import Amounts, Claim, Node
+from projections.node import NOTHING, Amounts, Claim, Node
 from schemas.findings import Cause
 from schemas.resources import Resources
 from schemas.units import AMOUNT_MAX
@@ -46,14 +48,11 @@ def claim_of(difference: FindingDifference) -> Claim:
 
 def share(node: Node, claim: Claim) -> Amounts:
     """What one claim of an instance that is not shown keeps beyond the instance's older ones: shares add up to the instance's use."""
-    before = [0, 0, 0, 0]
-    for other in sorted(node.claims.get(claim.instance_id, ()), key=by_age):
-        if other is claim:
-            break
-        before = [max(pair) for pair in zip(before, other.amounts, strict=True)]
-    return (
-        max(0, claim.amounts[0] - before[0]),
-        max(0, claim.amounts[1] - before[1]),
-        max(0, claim.amounts[2] - before[2]),
-        max(0, claim.amounts[3] - before[3]),
-    )
+    by_their_age = sorted(node.claims.get(claim.instance_id, ()), key=by_age)
+    return beyond(claim.amounts, takewhile(lambda other: other is not claim, by_their_age))
+
+
+def beyond(amounts: Amounts, claims: Iterable[Claim]) -> Amounts:
+    """What of these amounts is above the largest that any of the claims has."""
+    r0, r1, r2, r3 = map(max, zip(NOTHING, *(claim.amounts for claim in claims), strict=True))
+    return (max(0, amounts[0] - r0), max(0, amounts[1] - r1), max(0, amounts[2] - r2), max(0, amounts[3] - r3))

@@ -307,11 +307,12 @@ def _migrating(holdings: list[Holding]) -> bool:
 
 def _finding(kind: type[_Open], holdings: list[Holding], since_ms: int, time_ms: int, folded_ms: int) -> _Open:
     """The record; its place is that of the confirmation which made the double, the same in whatever order the partitions were read."""
-    stale = _free_to_go(holdings, folded_ms) or holdings[0]
+    free = _free_to_go(holdings, folded_ms)
+    stale = free or holdings[0]
     newest = max(holdings, key=lambda holding: (holding.claim.confirmed_ms or 0, holding.node.node_id))
     instance_id = stale.claim.instance_id
     # Of one that nobody's audit tells of now, or that may just be leaving, no claim is to be released yet.
-    waits = _free_to_go(holdings, folded_ms) is None and (not stale.is_known or stale in _leaving(holdings, folded_ms))
+    waits = free is None and (not stale.is_known or stale in _leaving(holdings, folded_ms))
     return kind(
         finding_id=bounded_name(f"{KIND}/{instance_id}"),
         kind=KIND,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from projections.description import beyond
 from projections.node import Amounts, Claim, Node
 
 
@@ -38,11 +39,8 @@ class Holding(NamedTuple):
     @property
     def held(self) -> Amounts:
         """What the node has more for others once the guest has left it and the claim was given back; its other claims stay."""
-        use, rest = self.node.use_of(self.claim.instance_id), [0, 0, 0, 0]
-        for other in self.node.claims[self.claim.instance_id]:
-            if other is not self.claim:
-                rest = [max(pair) for pair in zip(rest, other.amounts, strict=True)]
-        return (max(0, use[0] - rest[0]), max(0, use[1] - rest[1]), max(0, use[2] - rest[2]), max(0, use[3] - rest[3]))
+        node, instance_id = self.node, self.claim.instance_id
+        return beyond(node.use_of(instance_id), (other for other in node.claims[instance_id] if other is not self.claim))
 
 
 def is_dead(node: Node) -> bool:

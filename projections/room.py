@@ -181,7 +181,7 @@ def with_real_figures(room: Room) -> Room:
     for r, resource in enumerate(RESOURCES):
         used = room.counted[r]
         figures |= {f"{resource}_used": used, f"{resource}_free": _free(limits[r], used)}
-    return Room(**({name: getattr(room, name) for name in Room.__struct_fields__} | figures))
+    return replace(room, **figures)
 
 
 def begun_before(base: Room, item: ClaimItem, request_id: str) -> int:

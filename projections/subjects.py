@@ -8,7 +8,7 @@ from schemas import claims as say
 from schemas.audits import AuditFailed, HypervisorAudited
 from schemas.findings import Finding
 from schemas.lifecycle import LifecycleEvent
-from schemas.requests import PlacementCancelled, PlacementRequested
+from schemas.requests import Hints, PlacementCancelled, PlacementRequested
 from schemas.results import ClaimOutcome, InstancesPlaced, NodeResources, PlacementFailed
 
 Kind = Literal["node", "instance", "request"]
@@ -45,9 +45,8 @@ def concerns(event: Any, subject: Subject) -> bool:
 
 def mentions(event: Any, subject: Subject) -> bool:
     """Whether a record names the subject at all: as `concerns`, or as an instance that a request wants to be near, or apart from."""
-    if subject.kind == "instance" and isinstance(event, PlacementRequested):
-        return concerns(event, subject) or subject.name in {*event.hints.same_host, *event.hints.different_host}
-    return concerns(event, subject)
+    hints = event.hints if subject.kind == "instance" and isinstance(event, PlacementRequested) else Hints()
+    return concerns(event, subject) or subject.name in {*hints.same_host, *hints.different_host}
 
 
 def _named(event: Any, kind: Kind) -> set[str]:

@@ -62,8 +62,8 @@ def _known(texts: tuple[str, ...]) -> dict[str, tuple[str, list[dict[str, str]]]
 def known_aliases(texts: Sequence[str]) -> dict[str, tuple[str, list[dict[str, str]]]]:
     """NUMA policy and specs by alias. A name given twice has both specs: either will do. Raises WantsError.
 
-    Both have one NUMA policy then. Whether devices must be live-migratable may be said in any word
-    for yes or no; devices have `true` or `false` (Nova's as well).
+    Both have one NUMA policy then. Whether devices must be live-migratable may be said in any word for yes or no; devices have `true` or
+    `false` (Nova's rules).
     """
     found: dict[str, tuple[str, list[dict[str, str]]]] = {}
     for text in texts:

@@ -56,13 +56,7 @@ def with_its_pages(ask: Ask, source: Node) -> Ask:
 def told_apart(ask: Ask, nodes: Iterable[Node]) -> Ask:
     """The ask of an instance that has claims on these nodes, in words of which none was cut or enlarged by a resize."""
     item = ask.item
-    known = [
-        (each.numa, each.pci)
-        for node in nodes
-        for claims in (node.claims.get(item.instance_id, ()),)
-        for each in claims
-        if not _has_its_wants(node, each) or any(_has_replaced(other, each) for other in claims)
-    ]
+    known = [(claim.numa, claim.pci) for node in nodes for claim in _changed(node, item.instance_id)]
     if (item.numa, item.pci) not in known:
         return ask
     for numa, pci in _in_other_words(item.numa, item.pci):
@@ -70,6 +64,12 @@ def told_apart(ask: Ask, nodes: Iterable[Node]) -> Ask:
             return replace(ask, item=replace(item, numa=numa, pci=pci))
     text = "the instance has had this size here too often to have it once more; delete it and ask for a new one"
     return replace(ask, unusable=ask.unusable or text)
+
+
+def _changed(node: Node, instance_id: str) -> list[Claim]:
+    """The claims of an instance on a node that have not, or may not have, what they want."""
+    claims = node.claims.get(instance_id, ())
+    return [each for each in claims if not _has_its_wants(node, each) or any(_has_replaced(other, each) for other in claims)]
 
 
 def _has_its_wants(node: Node, claim: Claim) -> bool:

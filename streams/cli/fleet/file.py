@@ -326,9 +326,19 @@ def _said(value: object) -> str:
         case Aggregate(name=name, metadata=metadata):
             return name + ("" if not metadata else " (" + ", ".join(f"{key}={text}" for key, text in metadata.items()) + ")")
         case HugePages():
-            return f"{value.reserved or value.total} of {value.size_kib} KiB"
+            return pages_text(**_pages(value))
         case _:
             return str(value)
+
+
+def pages_text(size_kib: int, reserved: int) -> str:
+    """Pages that are kept back, as people read them: `128 of 2048 KiB`."""
+    return f"{reserved} of {size_kib} KiB"
+
+
+def _pages(pages: HugePages) -> dict[str, int]:
+    """How many pages of which size a record keeps back, which may say so as their total (see `numa_node`)."""
+    return {"size_kib": pages.size_kib, "reserved": pages.reserved or pages.total}
 
 
 def settings(node: Node) -> dict[str, Any]:
@@ -340,6 +350,6 @@ def settings(node: Node) -> dict[str, Any]:
         "zone": node.zone,
         "aggregates": [{"name": each.name, "metadata": dict(each.metadata)} for each in node.aggregates],
         "traits": list(node.traits),
-        "pages_reserved": [{"size_kib": each.size_kib, "reserved": each.reserved or each.total} for each in node.pages_reserved],
+        "pages_reserved": [_pages(each) for each in node.pages_reserved],
         **{resource: asdict(node.rule(resource)) for resource in RESOURCES},
     }

@@ -12,7 +12,7 @@ from msgspec import structs, to_builtins
 from projections.node import Node
 from schemas.few import few
 from streams.cli.flags import SHOW, LogFlag, MomentFlag, Show
-from streams.cli.fleet.file import Change, FleetFile, all_reserved, is_pattern, named, read, settings, unknown_names, wanted
+from streams.cli.fleet.file import Change, FleetFile, all_reserved, is_pattern, named, pages_text, read, settings, unknown_names, wanted
 from streams.cli.fleet.writing import Wants, would_change, write_settings
 from streams.cli.given.asking import file_or_stdin
 from streams.cli.given.documents import file_text
@@ -113,7 +113,7 @@ def _units(rule: Mapping[str, Any]) -> str:
 
 
 def _pages(pages: Sequence[Mapping[str, Any]]) -> str:
-    return ", ".join(f"{each['reserved']} of {each['size_kib']} KiB" for each in pages) or "-"
+    return ", ".join(pages_text(**each) for each in pages) or "-"
 
 
 def _file(path: str) -> FleetFile:

@@ -127,9 +127,8 @@ def load(
         from streams.cli.produce.history import history as write_history
 
         return write_history(log, nodes=nodes, seed=seed, records=history)
-    if once and (limit, speed, batch) != (1000, 60.0, 1):
-        raise UsageProblem("--once asks for nothing: leave --limit, --speed and --batch out, which say what is asked for")
-    _check_interval(interval, nodes, once=once)
+    asks = (limit, speed, batch) != (1000, 60.0, 1)
+    _check_played(interval, nodes, once=once, asks="--limit, --speed and --batch" if asks else "")
     if batch < 1:
         raise UsageProblem(f"--batch {batch}: expected 1 instance or more")
 
@@ -160,9 +159,8 @@ def trace(
     from producers.traces import check as check_trace
     from producers.traces import trace as read_trace
 
-    if once and (limit, speed) != (10_000, 60.0):
-        raise UsageProblem("--once asks for nothing: leave --limit and --speed out, which say what is asked for")
-    _check_interval(interval, nodes, once=once)
+    asks = (limit, speed) != (10_000, 60.0)
+    _check_played(interval, nodes, once=once, asks="--limit and --speed" if asks else "")
     folder = data_folder(data, os.environ)
     plan = Plan(nodes=nodes, seed=seed, speed=speed, interval_seconds=interval, once=once, until_answered=until_answered, instances=limit)
     try:
@@ -175,8 +173,10 @@ def trace(
         raise UsageProblem(str(problem)) from None
 
 
-def _check_interval(interval_seconds: float, nodes: int, *, once: bool) -> None:
-    """Raises UsageProblem for an interval between audits where there is none."""
+def _check_played(interval_seconds: float, nodes: int, *, once: bool, asks: str) -> None:
+    """Raises UsageProblem for flags about what is not played: `asks` names those that say what is asked for, if any was given."""
+    if once and asks:
+        raise UsageProblem(f"--once asks for nothing: leave {asks} out, which say what is asked for")
     if interval_seconds != INTERVAL_SECONDS and (once or not nodes):
         why = "--once takes one audit of each host" if once else "--nodes 0 simulates no host"
         raise UsageProblem(f"--interval {interval_seconds:g}: {why}; leave it out")

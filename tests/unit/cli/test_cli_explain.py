@@ -34,6 +34,14 @@ def fleet(fleet: FleetLog) -> FleetLog:
     return fleet
 
 
+def leak_on_c03(fleet: FleetLog) -> None:
+    """Of 16 GiB there 7 are held for a guest that has gone without a word."""
+    fleet.claim("r0/0/s-1.1", "i1", "c03", memory_mib=7168, request_id="r0")
+    fleet.audit("c03", {"i1": 7168}, memory_mib=16_384)
+    fleet.now_ms += 60_000
+    fleet.audit("c03", {}, memory_mib=16_384)
+
+
 def test_a_placement_names_its_cut_its_funnel_and_gives_the_same_choice_again(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
     fleet.asked(capsys, "r1", "--memory", "6GiB", "--count", "2")
     fleet.audit("c01", {"late": 4096}, memory_mib=8192)
@@ -116,10 +124,7 @@ def test_a_decision_by_a_policy_that_was_written_with_fewer_fields_is_made_again
 
 
 def test_a_refusal_exits_4_and_names_the_leak_that_would_make_room(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
-    fleet.claim("r0/0/s-1.1", "i1", "c03", memory_mib=7168, request_id="r0")
-    fleet.audit("c03", {"i1": 7168}, memory_mib=16_384)
-    fleet.now_ms += 60_000
-    fleet.audit("c03", {}, memory_mib=16_384)
+    leak_on_c03(fleet)
     fleet.asked(capsys, "r1", "--memory", "12GiB")
 
     said = fleet.run(capsys, "explain", "r1")
@@ -229,10 +234,7 @@ def test_leaks_that_would_not_make_room_enough_are_told_without_that_promise() -
 
 
 def test_of_several_instances_a_leak_is_said_to_make_room_for_one(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
-    fleet.claim("r0/0/s-1.1", "i1", "c03", memory_mib=7168, request_id="r0")
-    fleet.audit("c03", {"i1": 7168}, memory_mib=16_384)
-    fleet.now_ms += 60_000
-    fleet.audit("c03", {}, memory_mib=16_384)
+    leak_on_c03(fleet)
     fleet.asked(capsys, "apart", "--memory", "12GiB", "--count", "2", "--group", "g")
     fleet.asked(capsys, "together", "--memory", "6GiB", "--count", "2", "--group", "h", "--policy", "affinity")
     fleet.asked(capsys, "of CPUs", "--vcpus", "10", "--memory", "1GiB", "--count", "4")
@@ -352,10 +354,7 @@ def test_a_leak_that_the_request_has_to_be_near_is_not_in_its_way(
 def test_no_leak_is_blamed_where_another_filter_of_its_policy_stands_in_the_way(
     fleet: FleetLog, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    fleet.claim("r0/0/s-1.1", "i1", "c03", memory_mib=7168, request_id="r0")
-    fleet.audit("c03", {"i1": 7168}, memory_mib=16_384)
-    fleet.now_ms += 60_000
-    fleet.audit("c03", {}, memory_mib=16_384)
+    leak_on_c03(fleet)
     assert fleet.run(capsys, "place", "--memory", "12GiB", "--request", "r1", "--wait", "0s").code == 0
     alone = Options(isolated_hosts=("c03",), isolated_images=("apart",))
     fleet.schedule(policy=Policy(filters=("IsolatedHostsFilter", "RamFilter"), options=alone))
@@ -390,10 +389,7 @@ def test_no_leak_is_blamed_where_amounts_are_not_what_stands_in_the_way(fleet: F
 
 
 def test_no_leak_is_blamed_where_an_instance_to_be_moved_is_not_there(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
-    fleet.claim("r0/0/s-1.1", "i1", "c03", memory_mib=7168, request_id="r0")
-    fleet.audit("c03", {"i1": 7168}, memory_mib=16_384)
-    fleet.now_ms += 60_000
-    fleet.audit("c03", {}, memory_mib=16_384)
+    leak_on_c03(fleet)
     move = fleet.path.with_name("move.json")
     flavor = Flavor(memory_mib=12 * 1024)
     move.write_bytes(
@@ -523,10 +519,7 @@ def test_an_instance_without_a_name_of_its_own_is_known_before_its_request_is_an
 
 
 def test_a_leak_that_is_ignored_is_told_with_the_command_that_shows_it(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
-    fleet.claim("r0/0/s-1.1", "i1", "c03", memory_mib=7168, request_id="r0")
-    fleet.audit("c03", {"i1": 7168}, memory_mib=16_384)
-    fleet.now_ms += 60_000
-    fleet.audit("c03", {}, memory_mib=16_384)
+    leak_on_c03(fleet)
     for finding_id in fleet.run(capsys, "leaks", "-o", "value", "-c", "finding_id").out.split():
         fleet.run(capsys, "leaks", "ignore", finding_id, "--reason", "known")
     fleet.asked(capsys, "big", "--memory", "12GiB")

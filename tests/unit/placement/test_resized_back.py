@@ -36,7 +36,7 @@ class Host:
         self.fields: dict[str, Any] = {"pcpus": 8, "numa_cells": (CELL,), "pci_devices": (*GPUS, NIC), "memory_mib": 32_768}
         self.here: World = hosts("n1", *others, claims=1, **self.fields)
         self.scheduler: Scheduler = self.here.scheduler(policy=POLICY, engine_name=engine_name)
-        self.audits = 1
+        self.audits, self.running = 1, dict[str, Claim]()
         settle(self.scheduler)
 
     def ask(self, request_id: str, instance_id: str, flavor: Flavor, **move: Any) -> Claim | None:
@@ -48,6 +48,19 @@ class Host:
         settle(self.scheduler)
         answer = self.here.answer(request_id)
         return self.here.ledgers()[0].claims[answer.named[0].claim_id] if answer.placed else None
+
+    def runs(self, request_id: str, instance_id: str, flavor: Flavor) -> Claim:
+        """Place an instance, or give it another size, which must be granted; it runs as claimed beside those before it."""
+        claim = self.ask(request_id, instance_id, flavor)
+        assert claim is not None, self.here.answer(request_id)
+        self.running[instance_id] = claim
+        self.run(*self.running.values())
+        return claim
+
+    def give_back(self, claim: Claim) -> None:
+        """The operator releases a claim."""
+        self.here.say(CLAIMS, ClaimReleased(node_id="n1", record_id="back", claim_id=claim.claim_id, reason="operator"))
+        settle(self.scheduler)
 
     def run(self, *claims: Claim, node_id: str = "n1") -> None:
         """The guests of these claims run as claimed, and an audit says so."""
@@ -92,20 +105,16 @@ def with_cpus(cpus: int) -> Flavor:
 def test_devices_are_those_asked_for_however_often_a_size_comes_back(engine_name: str) -> None:
     host = Host(engine_name)
     for number, gpus in enumerate((2, 1, 2, 1, 3, 2, 4, 1, 2)):
-        claim = host.ask(f"r{number}", "i", with_gpus(gpus))
-        assert claim is not None
+        claim = host.runs(f"r{number}", "i", with_gpus(gpus))
         assert len(set(claim.pci_addresses)) == gpus
-        host.run(claim)
 
 
 @pytest.mark.parametrize("engine_name", ["reference", "profiles"])
 def test_dedicated_cpus_and_memory_are_those_asked_for(engine_name: str) -> None:
     host = Host(engine_name)
     for number, cpus in enumerate((4, 2) * 7):
-        claim = host.ask(f"r{number}", "i", with_cpus(cpus))
-        assert claim is not None
+        claim = host.runs(f"r{number}", "i", with_cpus(cpus))
         assert (len(claim.pinned_cpus), [cell.memory_mib for cell in claim.cells]) == (cpus, [1024 * cpus])
-        host.run(claim)
 
 
 @pytest.mark.parametrize("size", ["2048", "large", "any", "1GB"])
@@ -113,24 +122,16 @@ def test_pages_are_those_asked_for(size: str) -> None:
     host = Host("reference")
     for number, cpus in enumerate((4, 2) * 5):
         wanted = {"hw:cpu_policy": "dedicated", "hw:mem_page_size": size}
-        claim = host.ask(f"r{number}", "i", Flavor(vcpus=cpus, memory_mib=1024 * cpus, extra_specs=wanted))
-        assert claim is not None
+        claim = host.runs(f"r{number}", "i", Flavor(vcpus=cpus, memory_mib=1024 * cpus, extra_specs=wanted))
         assert [(cell.memory_mib, cell.page_size_kib) for cell in claim.cells] == [(1024 * cpus, 2048 if size == "2048" else 1_048_576)]
-        host.run(claim)
 
 
 @pytest.mark.parametrize("engine_name", ["reference", "profiles"])
 def test_devices_that_others_have_by_then_are_not_given_twice(engine_name: str) -> None:
     host = Host(engine_name)
-    first = host.ask("r1", "i", with_gpus(2))
-    assert first is not None
-    host.run(first)
-    smaller = host.ask("r2", "i", with_gpus(1))
-    assert smaller is not None
-    host.run(smaller)
-    other = host.ask("r3", "j", with_gpus(3))
-    assert other is not None
-    host.run(smaller, other)
+    host.runs("r1", "i", with_gpus(2))
+    host.runs("r2", "i", with_gpus(1))
+    host.runs("r3", "j", with_gpus(3))
 
     back = host.ask("r4", "i", with_gpus(2))
 
@@ -141,36 +142,22 @@ def test_devices_that_others_have_by_then_are_not_given_twice(engine_name: str) 
 @pytest.mark.parametrize("engine_name", ["reference", "profiles"])
 def test_devices_are_those_asked_for_also_once_the_claim_of_the_size_in_between_was_given_back(engine_name: str) -> None:
     host = Host(engine_name)
-    first = host.ask("a", "i", with_gpus(2))
-    assert first is not None
-    host.run(first)
-    smaller = host.ask("b", "i", with_gpus(1))
-    assert smaller is not None
-    host.run(smaller)
-    host.here.say(CLAIMS, ClaimReleased(node_id="n1", record_id="back", claim_id=smaller.claim_id, reason="operator"))
-    settle(host.scheduler)
+    host.runs("a", "i", with_gpus(2))
+    host.give_back(host.runs("b", "i", with_gpus(1)))
 
-    back = host.ask("c", "i", with_gpus(2))
+    back = host.runs("c", "i", with_gpus(2))
 
-    assert back is not None
     assert len(set(back.pci_addresses)) == 2
-    host.run(back)
     assert host.ask("d", "j", with_gpus(3)) is None
 
 
 def test_devices_of_another_kind_that_the_size_in_between_had_are_not_taken_for_those_asked_for() -> None:
     host = Host("reference")
-    for request_id, alias in (("a", "gpu"), ("b", "nic")):
-        claim = host.ask(request_id, "i", Flavor(vcpus=1, memory_mib=1024, extra_specs={"pci_passthrough:alias": f"{alias}:1"}))
-        assert claim is not None
-        host.run(claim)
-        if alias == "nic":
-            host.here.say(CLAIMS, ClaimReleased(node_id="n1", record_id="back", claim_id=claim.claim_id, reason="operator"))
-            settle(host.scheduler)
+    host.runs("a", "i", with_gpus(1))
+    host.give_back(host.runs("b", "i", Flavor(vcpus=1, memory_mib=1024, extra_specs={"pci_passthrough:alias": "nic:1"})))
 
-    back = host.ask("c", "i", with_gpus(1))
+    back = host.runs("c", "i", with_gpus(1))
 
-    assert back is not None
     assert set(back.pci_addresses) <= {gpu.address for gpu in GPUS}
 
 
@@ -178,10 +165,8 @@ def test_devices_of_another_kind_that_the_size_in_between_had_are_not_taken_for_
 @pytest.mark.parametrize("engine_name", ["reference", "profiles"])
 def test_devices_are_those_asked_for_on_the_way_back_from_another_node(engine_name: str, live: bool) -> None:
     host = Host(engine_name, "n2")
-    for request_id, gpus in (("a", 2), ("b", 1)):
-        claim = host.ask(request_id, "i", with_gpus(gpus))
-        assert claim is not None
-        host.run(claim)
+    host.runs("a", "i", with_gpus(2))
+    host.runs("b", "i", with_gpus(1))
 
     away = host.ask("c", "i", with_gpus(1), action="migrate", source_node="n1", live=live)
     assert away is not None
@@ -196,12 +181,8 @@ def test_devices_are_those_asked_for_on_the_way_back_from_another_node(engine_na
 @pytest.mark.parametrize("engine_name", ["reference", "profiles"])
 def test_two_guests_that_are_resized_back_at_once_are_explained_as_they_were_decided(engine_name: str) -> None:
     host = Host(engine_name)
-    running = dict[str, Claim]()
     for request_id, instance_id, gpus in (("a", "i", 2), ("b", "i", 1), ("c", "j", 2), ("d", "j", 1), ("e", "k", 1)):
-        claim = host.ask(request_id, instance_id, with_gpus(gpus))
-        assert claim is not None
-        running[instance_id] = claim
-        host.run(*running.values())
+        host.runs(request_id, instance_id, with_gpus(gpus))
 
     both = PlacementRequested(request_id="both", flavor=with_gpus(2), count=2, instance_ids=("i", "j"), action="resize", source_node="n1")
     host.here.say(REQUESTS, both)
