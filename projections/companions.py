@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from itertools import chain
-from operator import itemgetter
 
 import msgspec
 
@@ -47,8 +46,14 @@ def newest(kept: Sequence[Doubles]) -> Doubles:
     found = max(kept, key=lambda doubles: doubles.changes, default=Doubles())
     words: dict[str, tuple[str, int]] = {}
     for finding_id, word in chain.from_iterable(doubles.words.items() for doubles in kept):
-        words[finding_id] = max(words.get(finding_id, word), word, key=itemgetter(1, 0))
+        words[finding_id] = max(words.get(finding_id, word), word, key=_later)
     return Doubles(found.changes, found.open, words)
+
+
+def _later(word: tuple[str, int]) -> tuple[int, bool, str]:
+    """By time. Of one time, as many have while a log's clock stands, what was taken back: an alarm too many rather than one too few."""
+    reason, time_ms = word
+    return time_ms, not reason, reason
 
 
 _NODE, _DOUBLES = b"n", b"d"

@@ -384,6 +384,11 @@ def _cpus_of(
     return tuple(cpu for cpu in cpus if cpu not in dedicated), tuple(sorted(dedicated)), cores
 
 
+def page_sizes(cell: NumaCell) -> list[int]:
+    """The sizes of a host cell's pages in KiB, the smallest first: that of ordinary memory."""
+    return sorted(pages.size_kib for pages in _cell(cell, {}, {}).pages)
+
+
 def _sized(cell: NumaCell) -> list[HugePages]:
     """Its pages that have a size: those of none hold nothing."""
     return [pages for pages in cell.pages if pages.size_kib]

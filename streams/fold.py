@@ -39,13 +39,15 @@ NEVER = -(1 << 62)
 class Batch(Struct):
     """Records that are folded: what follows from them, until it is published, and with `keeps` all since the last such batch is kept.
 
-    `dead` are those that count for nothing, until it is known whether they have letters.
+    `dead` are those that count for nothing, until it is known whether they have letters. `letters` are written before verdicts: by the
+    newest of those a later start sees which letters there are (`_faults_below`).
     """
 
     records: int
     lag: int
     keeps: bool
     published: int = 0
+    letters: list[Message] = field(default_factory=list)
     derived: list[Message] = field(default_factory=list)
     dead: list[tuple[Record, Unreadable]] = field(default_factory=list)
     snapshot: list[Message] = field(default_factory=list)
@@ -168,7 +170,7 @@ class Fold:
         for record, fault in batch.dead:
             if there.get(record.offset) != hash_of(record.value):
                 count(record.topic, fault.kind)
-                batch.derived.append(dead_letter(record, fault))
+                batch.letters.append(dead_letter(record, fault))
         batch.dead = []
 
     def keep(self, doubles: companions.Doubles) -> None:

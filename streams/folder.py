@@ -227,10 +227,12 @@ class Folder:
             return self._silences(fold)
         fold.unfinished = batch
         fold.write_letters(batch, self._letters_there, self.metrics.dead)
-        if batch.derived:
-            self._log.append(batch.derived)
-            # Not a second time where what follows does not go through.
-            batch.published, batch.derived = batch.published + len(batch.derived), []
+        for messages in (batch.letters, batch.derived):
+            if messages:
+                self._log.append(messages)
+                batch.published += len(messages)
+                # Not a second time where what follows does not go through.
+                messages.clear()
         self._has_findings |= self._doubles.say()
         if batch.snapshot:
             # Only now: who begins at it publishes nothing of what was before it.
@@ -322,10 +324,11 @@ class Folder:
         self.metrics.rows.update((row.node_id, row) for row in rows)
         return [derived(topics.NODE_RESOURCES, row) for row in rows]
 
-    def _renew_snapshots(self, fold: Fold, chunks: Sequence[Message]) -> None:
-        """Append a snapshot and drop what is older than the last few. Where none can be written the work goes on: nothing depends on it."""
+    def _renew_snapshots(self, fold: Fold, chunks: list[Message]) -> None:
+        """Append a snapshot, once, and drop what is older than the last few. Where none can be written the work goes on without."""
         try:
             fold.snapshot_starts.append(write_snapshot(self._log, fold.partition, chunks))
+            chunks.clear()
         except LogDamaged as problem:
             self._tell(f"no snapshot of {topics.CLAIMS}/{fold.partition} is written, so a start folds more records: {problem}")
             return

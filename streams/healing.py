@@ -24,6 +24,7 @@ from schemas.requests import TTL_MS_DEFAULT
 from schemas.resources import Resources
 from streams.log.base import Message
 from streams.operator import Stamp, written
+from streams.scheduling.moving import NO_WORDS_LEFT, in_words_of_its_own
 
 OpenRecord = LeakSuspected | LeakConfirmed
 
@@ -82,7 +83,7 @@ def remedy(finding: OpenRecord, place: Place, stamp: Stamp, *, report_age_ms: in
         newest = newest_claim(claims)
         amounts = [claimed if seen is None else seen for seen, claimed in zip(shown.amounts, newest.amounts, strict=True)]
         # The rest of the claim stays as it is: a resize stands for the whole, its devices, cells and group included.
-        item = replace(
+        sized = replace(
             _item(finding, stamp, resources_of(amounts), resize=True),
             numa=newest.numa,
             pci=newest.pci,
@@ -90,6 +91,9 @@ def remedy(finding: OpenRecord, place: Place, stamp: Stamp, *, report_age_ms: in
             project_id=newest.project_id,
             flavor=newest.flavor,
         )
+        item = in_words_of_its_own(sized, [node])
+        if item is None:
+            return Remedy(finding, NO_WORDS_LEFT)
         says = f"claim {amounts_text(amounts)} for {finding.instance_id}, as its host shows it"
         return Remedy(finding, says, (_claim(item, place, stamp),))
     if finding.kind == "ghost-instance" and claims:
@@ -158,7 +162,8 @@ def _unknown(finding: OpenRecord, node: Node, now_ms: int, report_age_ms: int) -
 
 
 def _released(finding: OpenRecord, node: Node, stamp: Stamp, reason: ReleaseReason) -> Remedy:
-    if node.status == "withdrawn" and finding.kind != "stranded-claim":
+    is_held = any(claim.claim_id == finding.claim_id for claim in node.claims.get(finding.instance_id, ()))
+    if node.status == "withdrawn" and is_held and finding.kind != "stranded-claim":
         return Remedy(finding, f"{node.node_id} is withdrawn: the claim goes back as the stranded one that it is there")
     if finding.instance_id in node.shown and finding.kind not in {"expired-claim", "stranded-claim"}:
         return Remedy(finding, f"{finding.instance_id} is shown on {node.node_id}: delete the guest there first")

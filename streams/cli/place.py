@@ -176,7 +176,15 @@ def _say_kept(log: Log, kept: Sequence[Placement]) -> None:
 
     That is all it has there: the claim that it was started under stays where no host reports departures.
     """
-    ledgers = state_at(log, views=False, pending=False, only={place.partition for place in kept}).ledgers if kept else {}
+    if not kept:
+        return
+    try:
+        ledgers = state_at(log, views=False, pending=False, only={place.partition for place in kept}).ledgers
+    except (AnswerIncomplete, ProjectionError, LogError) as problem:
+        # The answer is there all the same, and so is its exit code.
+        places = ", ".join(f"{place.node_id} for {place.instance_id} with claim {place.claim_id}" for place in kept)
+        say(f"kept: {places}; until when is not known: {problem}")
+        return
     for place in kept:
         ledger, said = ledgers[place.partition], f"{place.instance_id} keeps its place on {place.node_id}"
         claim = ledger.claims.get(place.claim_id)

@@ -20,13 +20,17 @@ from msgspec.structs import replace
 from projections import pci as pci_of
 from projections.node import Claim, Node
 from projections.numa import floating, pinned
-from projections.numa_node import kept
+from projections.numa_node import kept, page_sizes
+from schemas.claims import ClaimItem
+from schemas.inventory import NumaCell
 from schemas.requests import NumaWant, PciWant
 from schemas.resources import Shortfall
+from schemas.results import CellGrant
 from streams.scheduling.ask import Ask
 
 WORDS_MAX: Final = 64
 """So often a device is said again."""
+NO_WORDS_LEFT: Final = "the instance has had this size here too often to have it once more; delete it and ask for a new one"
 
 
 def with_its_pages(ask: Ask, source: Node) -> Ask:
@@ -55,15 +59,17 @@ def with_its_pages(ask: Ask, source: Node) -> Ask:
 
 def told_apart(ask: Ask, nodes: Iterable[Node]) -> Ask:
     """The ask of an instance that has claims on these nodes, in words of which none was cut or enlarged by a resize."""
-    item = ask.item
+    item = in_words_of_its_own(ask.item, nodes)
+    return replace(ask, unusable=ask.unusable or NO_WORDS_LEFT) if item is None else replace(ask, item=item)
+
+
+def in_words_of_its_own(item: ClaimItem, nodes: Iterable[Node]) -> ClaimItem | None:
+    """The item in words that no claim of its instance on these nodes has that was cut or enlarged; None when there are none left."""
     known = [(claim.numa, claim.pci) for node in nodes for claim in _changed(node, item.instance_id)]
     if (item.numa, item.pci) not in known:
-        return ask
-    for numa, pci in _in_other_words(item.numa, item.pci):
-        if (numa, pci) not in known:
-            return replace(ask, item=replace(item, numa=numa, pci=pci))
-    text = "the instance has had this size here too often to have it once more; delete it and ask for a new one"
-    return replace(ask, unusable=ask.unusable or text)
+        return item
+    free = (words for words in _in_other_words(item.numa, item.pci) if words not in known)
+    return next((replace(item, numa=numa, pci=pci) for numa, pci in free), None)
 
 
 def _changed(node: Node, instance_id: str) -> list[Claim]:
@@ -73,24 +79,43 @@ def _changed(node: Node, instance_id: str) -> list[Claim]:
 
 
 def _has_its_wants(node: Node, claim: Claim) -> bool:
-    """Whether cells of a claim are as many and as large as its wants, and its devices such; names of page sizes are not looked at."""
-    cells = {cell.guest_cell_id: cell for cell in claim.cells}
-    if len(cells) != len(claim.numa) or len(claim.pci_addresses) != sum(want.count for want in claim.pci):
+    """Whether cells and devices of a claim are as many and such as it wants. What the host does not list any more was right once."""
+    if len(claim.cells) != len(claim.numa) or len(claim.pci_addresses) != sum(want.count for want in claim.pci):
         return False
-    # In the order of the wants. What the host does not list any more was right when it was granted.
+    # In the order of the wants.
     listed = {device.address: device for device in (node.hypervisor.pci_devices if node.hypervisor is not None else ())}
     wanted = [replace(want, count=1) for want in claim.pci for _ in range(want.count)]
     devices = ((listed.get(address), want) for address, want in zip(claim.pci_addresses, wanted, strict=True))
     if any(device is not None and isinstance(pci_of.choose([device], [want]), Shortfall) for device, want in devices):
         return False
+    granted = {cell.guest_cell_id: cell for cell in claim.cells}
+    host = {cell.cell_id: cell for cell in (node.hypervisor.numa_cells if node.hypervisor is not None else ())}
+    isolated = any(want.emulator_threads == "isolate" for want in claim.numa)
+    return all(
+        (cell := granted.get(want.cell_id)) is not None and _is_such(cell, want, host.get(cell.cell_id), int(isolated and not number))
+        for number, want in enumerate(claim.numa)
+    )
 
-    def has(want: NumaWant) -> bool:
-        cell = cells.get(want.cell_id)
-        if cell is None or (want.page_size_kib and want.page_size_kib != cell.page_size_kib):
-            return False
-        return (cell.memory_mib, cell.vcpus, len(cell.guest_cpus)) == (want.memory_mib, len(floating(want)), len(pinned(want)))
 
-    return all(map(has, claim.numa))
+def _is_such(cell: CellGrant, want: NumaWant, host: NumaCell | None, emulator_cpus: int) -> bool:
+    """Whether a cell was granted for a want, or for one that cannot be told from it; `emulator_cpus` are to be set aside in it."""
+    pins = pinned(want)
+    wanted = want.memory_mib, len(floating(want)), len(pins), emulator_cpus if want.cpu_policy != "shared" else 0
+    if (cell.memory_mib, cell.vcpus, len(cell.guest_cpus), len(cell.emulator_cpus)) != wanted:
+        return False
+    if want.page_size_kib or not want.page_size:
+        has_pages = cell.page_size_kib == (want.page_size_kib or 0)
+    else:
+        sizes = page_sizes(host) if host is not None else ()
+        asked = {"small": sizes[:1], "large": sizes[1:]}.get(want.page_size, sizes)
+        has_pages = bool(cell.page_size_kib) and (cell.page_size_kib in asked or cell.page_size_kib not in sizes)
+    return has_pages and (want.thread_policy != "require" or host is None or _are_siblings(cell, host))
+
+
+def _are_siblings(cell: CellGrant, host: NumaCell) -> bool:
+    """Whether its CPUs are threads of cores of which it has several; of an odd number the last one need not be."""
+    of_each = [len(set(core).intersection(cell.pinned_cpus)) for core in host.siblings]
+    return sum(of_each) < len(cell.pinned_cpus) or of_each.count(1) < 2
 
 
 def _has_replaced(other: Claim, earlier: Claim) -> bool:

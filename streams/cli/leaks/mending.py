@@ -59,8 +59,11 @@ def heal(log: Log, chosen: Sequence[OpenRecord], show: Show, *, yes: bool, repor
         state = fresh.now() if yes else fresh.loaded
     items = []
     for mends, action, place in done:
-        left = place is not None and state.finding_again(mends.finding) is not None
-        items.append(_item(mends, f"{action}; still open" if left else action, place))
+        is_open = state.finding_again(mends.finding) is not None
+        if place is None:  # What was written for another one may have ended it.
+            items.append(_item(mends, action if is_open else "resolved", place))
+        else:
+            items.append(_item(mends, f"{action}; still open" if is_open else action, place))
     show.write(structs.replace(report, items=items, cut=state.cut))
     if not yes and any(item["action"] == "would write" for item in items):
         say("nothing was written; --yes writes it")

@@ -75,6 +75,8 @@ def openstack(
     check_above_0("--interval", interval, SECONDS_MAX)
     if hypervisors is None and interval != INTERVAL_SECONDS:
         raise UsageProblem(f"--interval {interval:g}: it says how often --hypervisors FILE is told; give that, or leave it out")
+    if once and interval != INTERVAL_SECONDS:
+        raise UsageProblem(f"--interval {interval:g}: with --once nothing is told a second time; leave one of them out")
     clock = SystemClock()
     file = None if hypervisors is None else ListFile(hypervisors)
     swap, start_ms = swaps(swap_mib), clock.wall_ms()

@@ -21,7 +21,7 @@ from producers.spool import Kept, SpoolFull, forward
 from streams.cli.problems import UsageProblem
 from streams.cli.produce.publishing import last_epoch, message
 from streams.ledger_topics import open_ledger
-from streams.log.base import Log, LogFull, LogUnreachable, Message, Partition, TopicSpec
+from streams.log.base import Log, LogFull, LogUnreachable, Message, Partition, TopicSpec, file_of
 from streams.log.reading import partition_records
 from streams.log.sqlite import SqliteLog
 from streams.patience import Trouble, again
@@ -188,7 +188,7 @@ class Forwarder:
     def _opened(self) -> Log:
         target = self._open_target()
         try:
-            if isinstance(target, SqliteLog) and target.path.samefile(self._path):
+            if (path := file_of(target)) is not None and path.samefile(self._path):
                 raise UsageProblem(f"--spool {self._path} and --log are one file; give the spool a file of its own")
             open_ledger(target)
         except BaseException:

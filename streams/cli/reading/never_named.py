@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from projections.subjects import KINDS, Kind, Subject, concerns
+from projections.subjects import KINDS, Kind, Subject, mentions
 from schemas.codec import Unreadable, decode_keyed
 from schemas.topics import AUDITS, CLAIMS, FINDINGS, LIFECYCLE, REQUESTS, RESULTS, VERDICTS
 from streams.cli.given.timegrammar import Moment
@@ -40,7 +40,7 @@ def _kinds(log: Log, subject: Subject, within: Range) -> set[Kind]:
     for record in filter(naming.may_name, records_of(log, NAMING, within, READ_RECORDS)):
         event = decode_keyed(record.topic, record.key, record.value)
         if not isinstance(event, Unreadable):
-            found |= {kind for kind in KINDS if kind not in found and concerns(event, Subject(kind, subject.name))}
+            found |= {kind for kind in KINDS if kind not in found and mentions(event, Subject(kind, subject.name))}
         if subject.kind in found:
             break
     return found

@@ -642,3 +642,33 @@ def test_healing_a_vanished_claim_says_that_it_is_noted(fleet: FleetLog, capsys:
     healed = fleet.run(capsys, "leaks", "--heal", "--yes", *LONG, "-o", "json")
 
     assert (healed.code, [item["action"] for item in healed.json["items"]]) == (0, ["noted"])
+
+
+def test_a_vanished_claim_is_noted_on_a_node_that_is_withdrawn_too(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
+    vanished(fleet)
+    fleet.run(capsys, "node", "withdraw", "c01", "--reason", "burnt")
+
+    healed = fleet.run(capsys, "leaks", "--heal", "--yes", *LONG, "-o", "json")
+
+    assert (healed.code, [item["action"] for item in healed.json["items"]]) == (0, ["noted"])
+    assert fleet.run(capsys, "leaks").code == 0
+
+
+def test_what_another_mend_has_ended_is_resolved_and_nothing_is_left(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of a double one host is withdrawn: its claim goes back as the stranded one that it is, and with it the double."""
+    for node_id, claim_id in (("n1", "r1/0/s-1.1"), ("n2", "r2/0/s-1.2")):
+        fleet.audit(node_id)
+        fleet.claim(claim_id, "i1", node_id, request_id=claim_id[:2], ttl_ms=60_000)
+        fleet.audit(node_id, {"i1": 1024})
+    for _ in range(4):
+        fleet.now_ms += 30_000
+        fleet.audit("n1", {"i1": 1024})
+        fleet.audit("n2", {"i1": 1024})
+    fleet.run(capsys, "node", "withdraw", "n1", "--reason", "burnt")
+    fleet.audit("n2", {"i1": 1024})
+
+    healed = fleet.run(capsys, "leaks", "--heal", "--yes", *LONG, "-o", "json")
+
+    actions = {item["finding_id"]: item["action"] for item in healed.json["items"]}
+    assert (healed.code, actions) == (0, {"double-claim/i1": "resolved", "stranded-claim/n1/r1/0/s-1.1": "released"})
+    assert fleet.run(capsys, "leaks").code == 0

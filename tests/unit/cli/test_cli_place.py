@@ -474,6 +474,29 @@ def test_a_cold_migration_says_which_place_the_instance_keeps_and_how_that_ends(
     assert fleet.run(capsys, "leaks").code == 0
 
 
+def test_a_migration_that_is_placed_is_told_as_placed_where_the_ledger_cannot_be_folded_for_the_place_that_is_kept(
+    fleet: FleetLog, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def missing(*_: object, **__: object) -> None:
+        raise HistoryMissing("the records below 7 were archived")
+
+    fleet.claim("r0/0/s-1.1", "i1", "c01", memory_mib=1024, request_id="r0")
+    fleet.audit("c01", {"i1": 1024}, memory_mib=8192)
+    move = fleet.path.with_name("move.json")
+    asked = PlacementRequested(
+        request_id="m1", action="migrate", source_node="c01", instance_ids=("i1",), flavor=Flavor(memory_mib=1024)
+    )
+    move.write_bytes(msgspec.json.encode(asked))
+    monkeypatch.setattr("streams.cli.place.state_at", missing)
+
+    with scheduling(fleet):
+        said = fleet.run(capsys, "place", str(move))
+
+    assert (said.code, "c02" in said.out) == (0, True)
+    assert "kept: c01 for i1 with claim " in said.err
+    assert "until when is not known: the records below 7 were archived" in said.err
+
+
 @pytest.mark.parametrize(("asked", "code", "out"), [("1GiB", 0, "c01\t\n"), ("9GiB", 4, "\t2\n")], ids=["placed", "not placed"])
 def test_a_column_of_the_other_answer_is_empty_and_changes_no_exit_code(
     fleet: FleetLog, capsys: pytest.CaptureFixture[str], asked: str, code: int, out: str

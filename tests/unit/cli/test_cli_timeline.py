@@ -125,6 +125,15 @@ def test_a_subject_that_no_record_names_is_told(fleet: FleetLog, capsys: pytest.
     assert "no record of this log names instance/c01; there is node/c01" in unprefixed.err
 
 
+def test_an_instance_that_a_request_wants_to_be_apart_from_is_named(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
+    assert fleet.run(capsys, "place", "--memory", "1GiB", "--hint", "different_host=vm-a", "--wait", "0s").code == 0
+
+    told = fleet.run(capsys, "timeline", "instance/vm-a")
+    of_another_type = fleet.run(capsys, "events", "--for", "instance/vm-a", "--type", "claim-requested")
+
+    assert [(said.code, "no record of this log names" in said.err) for said in (told, of_another_type)] == [(0, False)] * 2
+
+
 def test_a_subject_that_is_known_but_not_in_what_was_chosen_is_no_wrong_name(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
     none_since = fleet.run(capsys, "events", "--for", "i-77", "--since", "2025-11-22")
     none_of_type = fleet.run(capsys, "events", "--for", "i-77", "--type", "leak-*")

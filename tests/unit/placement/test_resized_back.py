@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec import structs
 
 from projections.node import Claim
 from schemas.audits import InstanceReport
 from schemas.claims import ClaimReleased, ClaimRequested, NodeObserved
 from schemas.inventory import HugePages, Hypervisor, NumaCell, PciDevice
-from schemas.requests import Flavor, PlacementRequested
+from schemas.requests import Flavor, NumaWant, PlacementRequested
 from schemas.resources import ObservedResources
 from schemas.results import PlacementFailed
 from schemas.topics import CLAIMS, REQUESTS, RESULTS
 from streams.scheduler import Scheduler
 from streams.scheduling.explain import spelled_out
 from streams.scheduling.fleet import Fleet
+from streams.scheduling.moving import in_words_of_its_own
 from streams.scheduling.options import Options
 from streams.scheduling.policy import Policy
+from tests.ledger_history import History, item
 from tests.scheduling_world import START_MS, World, hosts, rerun, said, settle
 
 GPUS = tuple(PciDevice(address=f"0000:0{number}:00.0", vendor_id="10de", product_id="1db4") for number in range(4))
@@ -32,8 +37,12 @@ POLICY = Policy(options=Options(pci_alias=ALIASES))
 class Host:
     """A node with four GPUs and eight dedicated CPUs, its guests as they run, and one scheduler."""
 
-    def __init__(self, engine_name: str, *others: str) -> None:
-        self.fields: dict[str, Any] = {"pcpus": 8, "numa_cells": (CELL,), "pci_devices": (*GPUS, NIC), "memory_mib": 32_768}
+    def __init__(self, engine_name: str, *others: str, vcpus: int = 0, siblings: tuple[tuple[int, ...], ...] = ()) -> None:
+        """With `vcpus` it has so many shared CPUs besides, and ordinary memory beside its huge pages."""
+        cell = structs.replace(CELL, cpus=tuple(range(100, 100 + vcpus)), siblings=siblings)
+        if vcpus:
+            cell = structs.replace(cell, pages=(HugePages(size_kib=4, total=4 * 1024 * 1024), *PAGES))
+        self.fields: dict[str, Any] = {"pcpus": 8, "numa_cells": (cell,), "pci_devices": (*GPUS, NIC), "memory_mib": 32_768}
         self.here: World = hosts("n1", *others, claims=1, **self.fields)
         self.scheduler: Scheduler = self.here.scheduler(policy=POLICY, engine_name=engine_name)
         self.audits, self.running = 1, dict[str, Claim]()
@@ -159,6 +168,106 @@ def test_devices_of_another_kind_that_the_size_in_between_had_are_not_taken_for_
     back = host.runs("c", "i", with_gpus(1))
 
     assert set(back.pci_addresses) <= {gpu.address for gpu in GPUS}
+
+
+LARGE, CPUS = {"hw:mem_page_size": "large"}, {"hw:cpu_policy": "dedicated"}
+ISOLATED, SIBLINGS = CPUS | {"hw:emulator_threads_policy": "isolate"}, CPUS | {"hw:cpu_thread_policy": "require"}
+
+
+@pytest.mark.parametrize(
+    ("first", "between"),
+    [
+        (LARGE, {"hw:numa_nodes": "1"}),
+        ({"hw:numa_nodes": "1"}, LARGE),
+        (LARGE, {"hw:mem_page_size": "small"}),
+        ({"hw:mem_page_size": "small"}, LARGE),
+        ({"hw:mem_page_size": "any"}, {"hw:numa_nodes": "1"}),
+        ({"hw:mem_page_size": "2048"}, LARGE),
+        (ISOLATED, CPUS),
+        (CPUS, ISOLATED),
+        (ISOLATED | LARGE, CPUS | LARGE),
+    ],
+)
+@pytest.mark.parametrize("engine_name", ["reference", "profiles"])
+def test_pages_and_cpus_for_the_emulator_are_those_asked_for_also_once_the_size_in_between_was_given_back(
+    engine_name: str, first: dict[str, str], between: dict[str, str]
+) -> None:
+    """Both sizes have the same memory and CPUs, so only their kind tells them apart."""
+    host = Host(engine_name, vcpus=8)
+    had = host.runs("a", "i", Flavor(vcpus=2, memory_mib=4096, extra_specs=first))
+    host.give_back(host.runs("b", "i", Flavor(vcpus=2, memory_mib=4096, extra_specs=between)))
+
+    back = host.ask("c", "i", Flavor(vcpus=2, memory_mib=4096, extra_specs=first))
+
+    assert back is not None
+    kinds = [[(cell.page_size_kib, len(cell.emulator_cpus), len(cell.held_cpus)) for cell in claim.cells] for claim in (had, back)]
+    assert kinds[0] == kinds[1]
+
+
+def test_siblings_are_those_asked_for_also_once_the_size_in_between_was_given_back() -> None:
+    """Of the cores of two threads one has a thread left, and three are free; who asked for none in particular ran on lone ones."""
+    host = Host("reference", siblings=tuple((cpu, cpu + 1) for cpu in range(0, 8, 2)))
+    host.runs("a", "i", Flavor(vcpus=2, memory_mib=1024, extra_specs=SIBLINGS))
+    lone = host.ask("b", "i", Flavor(vcpus=2, memory_mib=1024, extra_specs=CPUS))
+    assert lone is not None
+    cells = tuple(structs.replace(cell, pinned_cpus=(1, 3), held_cpus=(1, 3)) for cell in lone.cells)
+
+    assert not is_unchanged(host, structs.replace(lone, numa=with_threads(lone, "require"), cells=cells))
+    assert is_unchanged(host, structs.replace(lone, numa=with_threads(lone, "require")))
+    assert is_unchanged(host, structs.replace(lone, cells=cells))
+
+
+def with_threads(claim: Claim, policy: str) -> tuple[NumaWant, ...]:
+    return tuple(structs.replace(want, thread_policy=policy) for want in claim.numa)
+
+
+def is_unchanged(host: Host, claim: Claim) -> bool:
+    """Whether an instance that has this claim, and no other, may ask in its words again."""
+    ledger = host.here.ledgers()[0]
+    node = ledger.nodes["n1"]
+    node.claims[claim.instance_id] = [claim]
+    asked = item(claim.claim_id, claim.instance_id, 0, numa=claim.numa, pci=claim.pci)
+    return in_words_of_its_own(asked, [node]) == asked
+
+
+@given(st.data())
+def test_who_was_granted_what_it_wants_asks_in_the_same_words_again(data: st.DataObject) -> None:
+    """So that a request that somebody takes over has what is held for it already, and takes nothing twice."""
+    threads = data.draw(st.sampled_from([1, 2, 4]))
+    cells = tuple(
+        NumaCell(
+            cell_id=number,
+            cpus=tuple(range(100 * number, 100 * number + 20)),
+            dedicated_cpus=tuple(range(100 * number, 100 * number + data.draw(st.integers(0, 8)))),
+            siblings=tuple(tuple(range(at, at + threads)) for at in range(100 * number, 100 * number + 20, threads) if threads > 1),
+            memory_mib=4096,
+            pages=data.draw(st.sampled_from([(), PAGES, (HugePages(size_kib=4, total=1_048_576), *PAGES), PAGES[:1]])),
+        )
+        for number in range(data.draw(st.integers(1, 3)))
+    )
+    policies: st.SearchStrategy[Literal["shared", "dedicated", "mixed"]] = st.sampled_from(["shared", "dedicated", "mixed"])
+    history = History()
+    history.audit({}, at_s=0, hypervisor=Hypervisor(vcpus=60, pcpus=24, memory_mib=8192, disk_mib=10, numa_cells=cells))
+    for number in range(4):
+        numa = tuple(
+            NumaWant(
+                cell_id=place,
+                cpus=tuple(range(10 * place, 10 * place + data.draw(st.integers(1, 3)))),
+                pinned_cpus=tuple(range(10 * place + 5, 10 * place + 5 + data.draw(st.integers(1, 3)))) if policy == "mixed" else (),
+                memory_mib=data.draw(st.sampled_from([128, 1024])),
+                page_size=data.draw(st.sampled_from(["", "small", "large", "any"])),
+                page_size_kib=data.draw(st.sampled_from([None, None, 0, 2048])),
+                cpu_policy=policy,
+                thread_policy=data.draw(st.sampled_from(["", "prefer", "require", "isolate"])),
+                emulator_threads=data.draw(st.sampled_from(["", "share", "isolate"])),
+            )
+            for place in range(data.draw(st.integers(1, 2)))
+            for policy in (data.draw(policies),)
+        )
+        asked = item(f"c{number}", f"i{number}", 128, numa=numa)
+        history.claims(asked, at_s=1 + number)
+        again = in_words_of_its_own(asked, [history.node()]) if f"c{number}" in history.ledger.claims else asked
+        assert again == asked
 
 
 @pytest.mark.parametrize("live", [False, True])

@@ -24,13 +24,15 @@ def known(instance_id: str) -> OpenFinding:
 
 def test_the_newest_doubles_count_and_of_each_word_the_last_whoever_heard_it() -> None:
     """Two processes had the partitions; each counted its own changes, and heard what the other did not."""
-    here = Doubles(7, {"i": known("i")}, {"double-claim/i": ("", 5), "double-claim/j": ("known", 3), "double-claim/l": ("b", 6)})
-    there = Doubles(3, {"k": known("k")}, {"double-claim/i": ("of before", 4), "double-claim/k": ("ours", 2), "double-claim/l": ("a", 6)})
+    mine = {"i": ("", 5), "j": ("known", 3), "l": ("b", 6), "m": ("", 7)}
+    other = {"i": ("of before", 4), "k": ("ours", 2), "l": ("a", 6), "m": ("taken back while the log's clock stood", 7)}
+    here = Doubles(7, {"i": known("i")}, {f"double-claim/{name}": word for name, word in mine.items()})
+    there = Doubles(3, {"k": known("k")}, {f"double-claim/{name}": word for name, word in other.items()})
 
     found = newest([there, here])
 
     assert found == newest([here, there])
     assert (found.changes, sorted(found.open)) == (7, ["i"])
-    words = {"i": ("", 5), "j": ("known", 3), "k": ("ours", 2), "l": ("b", 6)}
+    words = {"i": ("", 5), "j": ("known", 3), "k": ("ours", 2), "l": ("b", 6), "m": ("", 7)}
     assert found.words == {f"double-claim/{name}": word for name, word in words.items()}
     assert newest([]) == Doubles()

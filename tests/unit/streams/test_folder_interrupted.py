@@ -20,8 +20,8 @@ from schemas.audits import InstanceReport
 from schemas.codec import encode
 from schemas.findings import LeakConfirmed
 from streams.dead_letters import DeadLetter, read_letter
-from streams.folder import Folder
-from streams.log.base import LogFull, Message
+from streams.folder import SNAPSHOTS_KEPT, Folder
+from streams.log.base import LogFull, LogUnreachable, Message
 from streams.metrics import Metrics
 from streams.tables import HANDOVER_SECONDS
 from tests.unit.streams.test_folder import ALL, World, claim
@@ -86,6 +86,60 @@ def test_what_is_owed_at_a_snapshot_is_said_by_the_next_start_where_the_first_ha
     letters = [read_letter(record) for record in world.log.read(topics.DEAD_LETTERS, 0, 0)]
     assert [letter.position for letter in letters if isinstance(letter, DeadLetter)] == ["claims/0@2"]
     assert [finding.kind for finding in world.read(topics.FINDINGS) if isinstance(finding, LeakConfirmed)] == ["ghost-instance"]
+
+
+def test_letters_owed_at_a_snapshot_are_written_though_only_verdicts_of_the_first_batch_came_through(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On Kafka a batch lands topic by topic; the newest verdict says to the next start which letters are there."""
+    world.append(world.audit(1))
+    world.log.append([Message(topics.CLAIMS, b"n1", b"poison", (), 0)])
+    snapshot_of_all(world)
+    world.append(claim(1))
+    append = world.log.append
+
+    def lands_in_part(messages: Sequence[Message]) -> list[int]:
+        if not any(message.topic == topics.VERDICTS for message in messages):
+            return append(messages)
+        append([message for message in messages if message.topic == topics.VERDICTS])
+        raise LogUnreachable("killed on the way")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(world.log, "append", lands_in_part)
+        first = world.folder()
+        with pytest.raises(LogUnreachable):
+            first.turn(ALL)
+        first.close()
+    second = world.folder()
+    while second.turn(ALL):
+        pass
+    second.close()
+
+    letters = [read_letter(record) for record in world.log.read(topics.DEAD_LETTERS, 0, 0)]
+    assert [letter.position for letter in letters if isinstance(letter, DeadLetter)] == ["claims/0@2"]
+
+
+def test_a_snapshot_is_written_once_where_older_ones_cannot_be_dropped_for_a_while(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuses(*_: object) -> int:
+        raise LogUnreachable("dropping records: timed out")
+
+    monkeypatch.setattr("streams.folder.SNAPSHOT_EVERY", 1)
+    world.append(world.audit(1))
+    host = world.folder()
+    for number in range(1, SNAPSHOTS_KEPT + 1):
+        world.append(claim(number))
+        host.turn(ALL)
+    before = world.log.end(topics.SNAPSHOTS, 0)
+    world.append(claim(9))
+    with monkeypatch.context() as patched:
+        patched.setattr(world.log, "truncate", refuses)
+        with pytest.raises(LogUnreachable):
+            host.turn(ALL)
+        host.turn(ALL)
+    after = world.log.end(topics.SNAPSHOTS, 0)
+    host.close()
+
+    assert (after - before, host.folds) == (1, {})
 
 
 def test_a_batch_whose_snapshot_finds_no_room_is_published_once(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

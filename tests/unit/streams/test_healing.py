@@ -12,12 +12,13 @@ from schemas.audits import InstanceReport
 from schemas.claims import ClaimReleased
 from schemas.codec import decode
 from schemas.findings import LeakConfirmed
-from schemas.inventory import Hypervisor, PciDevice
-from schemas.resources import ObservedResources
+from schemas.inventory import Hypervisor, NumaCell, PciDevice
+from schemas.requests import NumaWant
+from schemas.resources import ObservedResources, Resources
 from schemas.topics import CLAIMS
 from streams.healing import Place, Remedy, adopted, remedy
 from streams.operator import Stamp
-from tests.ledger_history import START_MS, History
+from tests.ledger_history import START_MS, History, item
 
 AGE_S = 60
 
@@ -141,3 +142,28 @@ def ghost() -> LeakConfirmed:
         finding_id="ghost-instance/n1/i", kind="ghost-instance", node_id="n1", instance_id="i",
         partition=0, offset=1, time_ms=0, since_ms=0, suspected_ms=0,
     )  # fmt: skip
+
+
+def test_a_size_is_claimed_in_other_words_where_an_earlier_one_of_the_same_words_was_cut_by_a_resize() -> None:
+    """Four CPUs, then two, which were given back; the guest has its four again. A claim in the words of the first is granted two."""
+    wants = tuple((NumaWant(cpus=tuple(range(count)), memory_mib=4, cpu_policy="dedicated"),) for count in (4, 2))
+    cell = NumaCell(cell_id=0, dedicated_cpus=tuple(range(8)), memory_mib=64)
+    fields: dict[str, Any] = {"hypervisor": Hypervisor(vcpus=0, pcpus=8, memory_mib=64, disk_mib=64, numa_cells=(cell,))}
+    report = InstanceReport(instance_id="i", resources=ObservedResources(pcpus=4, memory_mib=4), pinned_cpus=(0, 1, 2, 3))
+    smaller = replace(report, resources=ObservedResources(pcpus=2, memory_mib=4), pinned_cpus=(0, 1))
+    history = History()
+    history.audit({}, at_s=0, **fields)
+    history.claims(item("c", "i", 4, numa=wants[0], resources=Resources(pcpus=4, memory_mib=4)), at_s=1)
+    history.audit({"i": report}, at_s=20, **fields)
+    history.claims(item("d", "i", 4, numa=wants[1], resources=Resources(pcpus=2, memory_mib=4), resize=True), at_s=21)
+    history.audit({"i": smaller}, at_s=40, **fields)
+    history.release("d")
+    history.audit({"i": report}, at_s=60, **fields)
+
+    mends = mended(history, "size-drift", at_s=61)
+
+    assert mends.says == "claim 4 pCPUs, 4 MiB for i, as its host shows it"
+    (message,) = mends.messages
+    history.append(message.key or b"", message.value, at_s=61)
+    (mending,) = (claim for claim in history.node().claims["i"] if claim.claim_id != "c")
+    assert [len(cell.pinned_cpus) for cell in mending.cells] == [4]
