@@ -122,16 +122,21 @@ class OpenStack:
         if isinstance(fact, InstanceFact):
             return list(self._lived(fact))
         if isinstance(fact, HostFact):
-            return list(self._located(fact.host, fact.node))
+            return list(self._located(fact.host, fact.node, fact.time_us))
         if isinstance(fact, ServiceFact):
             self.services.service(fact)
         elif isinstance(fact, AggregateFact):
             self.services.aggregate(fact)
         return fact if isinstance(fact, Unreadable) else []
 
-    def located(self, host: str, node: str) -> list[LifecycleEvent]:
-        """A service's host has this node, as somebody else knows."""
-        return list(self._located(host, node))
+    def located(self, host: str, node: str, time_us: int = 0) -> list[LifecycleEvent]:
+        """A service's host had this node then, as somebody else knows."""
+        return list(self._located(host, node, time_us))
+
+    def epoch(self, node_id: str) -> int:
+        """The epoch in which this process speaks of a node, or would."""
+        source = self._sources.get(node_id)
+        return self._epoch_of(node_id) if source is None else source.epoch
 
     def caught_up(self) -> list[LifecycleEvent]:
         """All that there was has been read: what is otherwise than an earlier process of this producer said. Nothing, the next time."""
@@ -157,7 +162,7 @@ class OpenStack:
         if self._newest_us - self._settled_us > KEPT_US:
             self._settle()
         if fact.host and fact.node:
-            yield from self._located(fact.host, fact.node)
+            yield from self._located(fact.host, fact.node, time_us)
         instance_id = fact.instance_id
         if instance_id in self._deleted:
             return
@@ -183,8 +188,8 @@ class OpenStack:
         if history.now.is_deleted:
             self._bury(fact.instance_id, history.now.newest or fact)
 
-    def _located(self, host: str, node: str) -> Iterator[LifecycleEvent]:
-        if self.services.has_node(host, node):
+    def _located(self, host: str, node: str, time_us: int) -> Iterator[LifecycleEvent]:
+        if self.services.has_node(host, node, time_us):
             for instance_id in sorted(self._at_host.get(host, ())):
                 newest = self._histories[instance_id].now.newest
                 if newest is not None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from hashlib import blake2b
 
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET, Struct, UnsetType
 from msgspec.structs import replace
 
 from producers.openstack_payloads import AggregateFact, ServiceFact
@@ -23,6 +23,14 @@ RECORD_PREFIX = "nova"
 """Of the ids of these records."""
 DIGEST_BYTES = 8
 REASON_DELETED = "its compute service was deleted"
+
+
+class ListedService(Struct, frozen=True):
+    """A compute service as Nova's list of hypervisors has it, and when that was written."""
+
+    is_disabled: bool
+    reason: str
+    time_us: int
 
 
 def together(before: NodeConfigured | None, later: NodeConfigured) -> NodeConfigured:
@@ -45,6 +53,9 @@ class Services:
 
     def __init__(self, said_before: Callable[[], Mapping[str, NodeConfigured]] = dict) -> None:
         self._nodes: dict[str, set[str]] = {}
+        self._named: dict[str, tuple[int, str]] = {}
+        """Of each node the host that it had last, with the time: one of ironic's may go from service to service."""
+        self._listed: dict[str, ListedService] = {}
         self._services: dict[str, ServiceFact] = {}
         self._aggregates: dict[str, AggregateFact] = {}
         self._names: set[str] = set()
@@ -55,9 +66,12 @@ class Services:
         self._said: dict[str, NodeConfigured] | None = None
         self._has_news = False
 
-    def has_node(self, host: str, node: str) -> bool:
-        """Note that `host` has this node; True if that is new."""
+    def has_node(self, host: str, node: str, time_us: int) -> bool:
+        """Note that `host` had this node then; True if that is new."""
         nodes = self._nodes.setdefault(host, set())
+        before = self._named.get(node, (-1, ""))
+        last = self._named[node] = max(before, (time_us, host))
+        self._has_news |= last[1] != before[1]
         if node in nodes:
             return False
         nodes.add(node)
@@ -74,6 +88,12 @@ class Services:
         known = self._services.get(fact.host)
         if known is None or known.key < fact.key:
             self._services[fact.host] = fact
+            self._has_news = True
+
+    def listed(self, host: str, said: ListedService) -> None:
+        """What Nova's own list says of a service: it counts as long as no message speaks of it."""
+        if self._listed.get(host) != said:
+            self._listed[host] = said
             self._has_news = True
 
     def aggregate(self, fact: AggregateFact) -> None:
@@ -101,7 +121,7 @@ class Services:
             for host in () if fact.is_deleted else fact.hosts:
                 inside.setdefault(host, []).append(fact)
         named = {fact.name: fact for fact in self._aggregates.values()}
-        for node_id, host in sorted((node_id, host) for host, nodes in self._nodes.items() for node_id in nodes):
+        for node_id, (_, host) in sorted(self._named.items()):
             before = self._said.get(node_id)
             changed = [named[each.name] for each in _aggregates(before) if each.name in named]
             told, newest_us = self._told(node_id, host, before, inside.get(host, []), changed)
@@ -127,6 +147,7 @@ class Services:
         Its host is in the aggregates `inside`; `changed` are those that it was said to be in, as they stand now.
         """
         service, left_us = self._services.get(host), self._left_us.get(host, 0)
+        said_us = service.key.time_us if service is not None else 0
         told = NodeConfigured(node_id=node_id, record_id=RECORD_PREFIX)
         zone = service.zone if service is not None else ""
         if inside or changed or left_us:
@@ -141,7 +162,15 @@ class Services:
         if service is not None:
             status, reason = _status(service)
             told = replace(told, status=status, reason=reason)
-        return told, max(left_us, *(fact.key.time_us for fact in (*inside, *changed)), service.key.time_us if service is not None else 0, 0)
+        elif (listed := self._listed.get(host)) is not None and (listed.is_disabled or _is_disabled(before)):
+            # An operator of ours who disabled the node is not contradicted by a list that never called it so.
+            said_us = listed.time_us
+            told = replace(told, status="disabled" if listed.is_disabled else "enabled", reason=listed.reason)
+        return told, max(left_us, said_us, *(fact.key.time_us for fact in (*inside, *changed)), 0)
+
+
+def _is_disabled(word: NodeConfigured | None) -> bool:
+    return word is not None and word.status == "disabled"
 
 
 def _aggregates(word: NodeConfigured | None) -> tuple[Aggregate, ...]:

@@ -29,15 +29,19 @@ ONE_PAGE = "this is one page of several; ask for the list at microversion 2.32, 
 
 
 class ListedHost(Struct, frozen=True):
-    """One hypervisor of the list."""
+    """One hypervisor of the list. One that is down is not told: whoever waits for its audits finds it silent, as Nova does."""
 
     host: str
     node_id: str
     hypervisor: Hypervisor
+    is_down: bool = False
+    is_disabled: bool = False
+    reason: str = ""
 
 
 class _Service(Struct):
     host: Name
+    disabled_reason: Text | None = None
 
 
 class _Listed(Struct):
@@ -50,6 +54,8 @@ class _Listed(Struct):
     hypervisor_type: Text = ""
     hypervisor_version: Count = 0
     cpu_info: dict[str, Any] | str | None = None
+    state: Text | None = None
+    status: Text | None = None
 
 
 def read_hypervisors(text: bytes) -> list[ListedHost]:
@@ -90,11 +96,15 @@ class Listing:
         """Whether it is time, by a clock that only runs; the first time is now."""
         return bool(self._hosts) and (self._due_ms is None or ran_ms >= self._due_ms)
 
+    def is_overtaken(self, epochs: Mapping[str, int]) -> bool:
+        """Whether any of its nodes was spoken of in a later epoch; `epochs` are the last ones."""
+        return any(epochs.get(node_id, 0) > epoch for node_id, epoch in self._epochs.items())
+
     def audits(self, taken_at_ms: int, ran_ms: int, elsewhere: AbstractSet[str] = frozenset()) -> list[HypervisorAudited]:
-        """An audit of each node but those `elsewhere`: another producer looks at them, and only that one knows when they are gone."""
+        """An audit of each node that is up, but those `elsewhere`: another producer looks at them, and only that one knows when they go."""
         self._counter += 1
         self._due_ms = ran_ms + self._interval_ms
-        return [self._audit(each, taken_at_ms, ran_ms) for each in self._hosts if each.node_id not in elsewhere]
+        return [self._audit(each, taken_at_ms, ran_ms) for each in self._hosts if each.node_id not in elsewhere and not each.is_down]
 
     def _audit(self, listed: ListedHost, taken_at_ms: int, ran_ms: int) -> HypervisorAudited:
         return HypervisorAudited(
@@ -142,7 +152,15 @@ def _listed(number: int, entry: object) -> ListedHost:
         ),
         service_host=host if host != said.hypervisor_hostname else "",
     )
-    return ListedHost(host or said.hypervisor_hostname, said.hypervisor_hostname, hypervisor)
+    is_disabled, why = said.status == "disabled", (said.service.disabled_reason if said.service is not None else "") or ""
+    return ListedHost(
+        host or said.hypervisor_hostname,
+        said.hypervisor_hostname,
+        hypervisor,
+        is_down=said.state == "down",
+        is_disabled=is_disabled,
+        reason=(why or "its compute service is disabled") if is_disabled else "",
+    )
 
 
 def _cpu_info(cpu: Mapping[str, Any]) -> CpuInfo:

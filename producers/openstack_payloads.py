@@ -185,10 +185,11 @@ class AggregateFact(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class HostFact(Struct, frozen=True, kw_only=True, gc=False):
-    """Which node a compute service's host has."""
+    """Which node a compute service's host has, as said then."""
 
     host: str
     node: str
+    time_us: int
 
 
 Fact = InstanceFact | ServiceFact | AggregateFact | HostFact
@@ -359,7 +360,7 @@ def _metrics(said: Notification, _: Mapping[str, int]) -> HostFact | None:
     if not said.is_versioned:
         return None
     payload = msgspec.convert(said.payload, _Metrics)
-    return HostFact(host=payload.host, node=payload.nodename)
+    return HostFact(host=payload.host, node=payload.nodename, time_us=said.time_us or 0)
 
 
 _READERS = {

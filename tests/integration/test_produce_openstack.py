@@ -226,6 +226,34 @@ def test_a_bus_is_followed_until_told_to_stop(tmp_path: Path, capsys: pytest.Cap
     assert tracked(spec, capsys) == cloud.usage()
 
 
+def test_a_pipe_is_followed_line_by_line_and_a_later_process_beside_it_ends_it_so_that_it_is_started_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cloud = NovaCloud()
+    first, beside = ([sent.value for sent in cloud.create(uuid, "h1")] for uuid in "ab")
+    lost, spec = tmp_path / "lost.jsonl", f"sqlite:{tmp_path}/l.db"
+    lost.write_bytes(b"\n".join(beside))
+    command = [sys.executable, "-c", "from streams.cli.main import main; main()", "produce", "openstack", "--from", "-", "--log", spec]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    try:
+        assert process.stdin is not None
+        process.stdin.write(b"\n".join(first) + b"\n")
+        process.stdin.flush()
+        wait_for_events(tmp_path, 2)
+
+        assert run(["produce", "openstack", "--from", str(lost), "--log", spec, "--once"]) == 0
+
+        assert process.wait(timeout=60) == 1
+        err = process.stderr.read().decode() if process.stderr is not None else ""
+    finally:
+        process.kill()
+        process.communicate()
+
+    assert f"{len(first)} notifications: " in err
+    assert "another `claimlog produce openstack`, which began later, told of h1.example.org at instance-lifecycle/" in err
+    assert tracked(spec, capsys) == cloud.usage()
+
+
 def wait_for_events(folder: Path, count: int) -> None:
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:

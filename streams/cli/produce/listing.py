@@ -18,7 +18,7 @@ from streams.cli.printed.printable import say
 from streams.cli.problems import UsageProblem
 from streams.cli.produce.publishing import BATCH_RECORDS, Persistent, last_epochs, message
 from streams.cli.reading.state_at import state_at
-from streams.clock import Clock
+from streams.clock import Clock, wall_clock_ms
 from streams.log.base import Log
 from streams.reconciler import CARRIERS
 
@@ -31,6 +31,8 @@ class ListFile:
         self._text = file_bytes(path, self._says)
         self._problem = ""
         self.hosts = self._read(self._text)
+        self.written_us = self._written_us()
+        """When it was written: what it says was so then."""
 
     def newer(self) -> list[ListedHost] | None:
         """What it lists if that is not what it was; None also where it cannot be read now, which is said once."""
@@ -47,8 +49,11 @@ class ListFile:
                 self._problem = str(problem)
                 say(f"{problem}; what it listed before is said again until this is mended")
             return None
-        self._text, self._problem = text, ""
+        self._text, self._problem, self.written_us = text, "", self._written_us()
         return hosts
+
+    def _written_us(self) -> int:
+        return self._path.stat().st_mtime_ns // 1000 if self._path.is_file() else wall_clock_ms() * 1000
 
     def _read(self, text: bytes) -> list[ListedHost]:
         try:
@@ -58,7 +63,7 @@ class ListFile:
 
 
 class Listed:
-    """The nodes of a list, as long as nobody else reports them. `located` hears of each host of it, once it has been told."""
+    """The nodes of a list, as long as nobody else reports them. `located` hears of each host of each list, once that has been told."""
 
     def __init__(
         self,
@@ -79,6 +84,8 @@ class Listed:
         self._others = OtherReports(log)
         self._left: set[str] = set()
         """Nodes of which it was said that they are left to others."""
+        self._down: set[str] = set()
+        """And that Nova calls them down."""
 
     def tell(self) -> None:
         """Say what the list says by now, if it is time."""
@@ -90,6 +97,8 @@ class Listed:
                 say(f"--hypervisors lists {few(gone)} no longer: silent soon, unless another producer audits it")
             self._listing = self._begun(hosts)
         elsewhere = self._persistent(self._others.nodes)
+        if self._listing.is_overtaken(self._others.epochs):
+            self._listing = self._begun(self._hosts)  # By a process that read the list once: what is said in an older epoch is not heard.
         audits = self._listing.audits(self._clock.wall_ms(), self._clock.boot_ms(), elsewhere)
         if audits:
             messages = [message(said(AUDITS, audit)) for audit in audits]
@@ -97,6 +106,10 @@ class Listed:
         if news := sorted({each.node_id for each in self._hosts} & elsewhere - self._left):
             self._left.update(news)
             say(f"another producer audits {few(news)}: what --hypervisors says there is left out, also when that one falls silent")
+        down = {each.node_id for each in self._hosts if each.is_down} - elsewhere
+        if news := sorted(down - self._down):
+            say(f"--hypervisors lists {few(news)} as down: not reported, and silent soon, until it lists them as up")
+        self._down = down
         for each in self._unlocated:
             self._located(each)
         self._unlocated = ()
@@ -105,8 +118,7 @@ class Listed:
         """A list is told in an epoch of its own."""
         used = self._persistent(lambda: last_epochs(self._log, PRODUCER, AUDITS, [each.node_id for each in hosts]))
         epochs = {node_id: epoch_after(last, self._clock.wall_ms()) for node_id, last in used.items()}
-        known = {(each.host, each.node_id) for each in self._hosts}
-        self._hosts, self._unlocated = hosts, [each for each in hosts if (each.host, each.node_id) not in known]
+        self._hosts = self._unlocated = hosts
         return Listing(hosts, producer=PRODUCER, epochs=epochs, interval_ms=self._interval_ms)
 
 
@@ -117,6 +129,8 @@ class OtherReports:
         self._log = log
         self._next: dict[int, int] = {}
         self._nodes: set[str] = set()
+        self.epochs: dict[str, int] = {}
+        """In which this producer has spoken of a node last, as far as was read."""
 
     def nodes(self) -> AbstractSet[str]:
         """All of them until now; the ledger is asked once. If it raises, the same are read again."""
@@ -127,8 +141,12 @@ class OtherReports:
             for record in between(self._log, AUDITS, number, first, end, BATCH_RECORDS):
                 self._next[number] = record.offset + 1
                 audit = decode_keyed(AUDITS, record.key, record.value)
-                if not isinstance(audit, Unreadable) and audit.producer != PRODUCER:
+                if isinstance(audit, Unreadable):
+                    continue
+                if audit.producer != PRODUCER:
                     self._nodes.add(audit.node_id)
+                else:
+                    self.epochs[audit.node_id] = max(audit.epoch, self.epochs.get(audit.node_id, 0))
         return self._nodes
 
     def _ask_the_ledger(self) -> None:

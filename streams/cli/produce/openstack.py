@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from stat import S_ISREG
+from typing import TYPE_CHECKING, Annotated, BinaryIO
 
 from cyclopts import Parameter
 
@@ -23,10 +24,13 @@ from streams.clock import SystemClock, wall_clock_ms
 from streams.ledger_topics import open_ledger
 
 if TYPE_CHECKING:
-    from producers.openstack import Reach
+    from producers.openstack import OpenStack, Reach
     from producers.openstack_hosts import ListedHost
-    from streams.cli.produce.notifications import Feed, Source
+    from schemas.lifecycle import LifecycleEvent
+    from streams.cli.produce.listing import ListFile
+    from streams.cli.produce.notifications import Feed
     from streams.cli.produce.publishing import Persistent
+    from streams.cli.produce.sources import Source
     from streams.log.base import Log, Message
 
 SOURCE_FORMS = "FILE of JSON lines, FILE.json, - for stdin, or kafka://HOST:PORT/TOPIC (versioned_notifications: all its priorities)"
@@ -69,7 +73,7 @@ def openstack(
     from schemas.topics import CLAIMS, LIFECYCLE
     from streams.cli.interrupts import ended_by_sigterm
     from streams.cli.produce.listing import Listed, ListFile
-    from streams.cli.produce.notifications import Feed, configured_before, letters_before, swaps, told_before
+    from streams.cli.produce.notifications import Feed, Overtaken, configured_before, letters_before, swaps, told_before
     from streams.cli.reading.records import lost_before
 
     check_above_0("--interval", interval, SECONDS_MAX)
@@ -81,12 +85,12 @@ def openstack(
     file = None if hypervisors is None else ListFile(hypervisors)
     swap, start_ms = swaps(swap_mib), clock.wall_ms()
     with ExitStack() as stack:
-        sources = [stack.enter_context(notifications(spec)) for spec in source]
+        sources = [stack.enter_context(notifications(spec, follows=not once)) for spec in source]
         target = stack.enter_context(opened(log, create=True))
         open_ledger(target)
         if lost := lost_before(target, LIFECYCLE, CLAIMS):
             say(f"what was told before is not known, so notifications that come again are told again: {lost}")
-        before = told_before(target)
+        ends, before = target.ends(LIFECYCLE), told_before(target)
         persistent = persistence()
         follower = OpenStack(
             before.epoch_of(start_ms),
@@ -96,15 +100,14 @@ def openstack(
             now_us=lambda: clock.wall_ms() * 1000,
         )
         feed = Feed(follower, letters_before(target))
-
-        def located(each: ListedHost) -> None:
-            _append(target, feed.told(follower.located(each.host, each.node_id)), persistent)
-
-        again = None if once else _nothing
+        tasks = []
         if file is not None:
-            listed = Listed(target, file.hosts, clock, persistent, file.newer, located, interval_ms=int(interval * 1000))
-            listed.tell()
-            again = None if once else listed.tell
+            hosts = partial(_located, file, follower, lambda events: _append(target, feed.told(events), persistent))
+            tasks.append(Listed(target, file.hosts, clock, persistent, file.newer, hosts, interval_ms=int(interval * 1000)).tell)
+            tasks[0]()
+        overtaken = Overtaken(target, follower, ends, lambda: clock.boot_ms() / 1000)
+        tasks.append(partial(persistent, overtaken.check))
+        again = None if once else partial(_all, tasks)
         try:
             with ended_by_sigterm():
                 _follow(sources, feed, lambda messages: _append(target, messages, persistent), persistent, again)
@@ -132,12 +135,26 @@ def _follow(
             again()
         if records:
             continue
-        append(feed.settle())
+        if all(source.rests for source in sources):
+            append(feed.settle())
         if again is None or all(source.is_over for source in sources):
             return
         waiting = [source for source in sources if not source.is_over]
         for source in waiting:
             persistent(partial(source.wait, WAIT_SECONDS / len(waiting)))
+
+
+def _all(tasks: Iterable[Callable[[], None]]) -> None:
+    for task in tasks:
+        task()
+
+
+def _located(file: ListFile, follower: OpenStack, tell: Callable[[list[LifecycleEvent]], None], each: ListedHost) -> None:
+    """What the list says of one host's node and service, as it was when it was written."""
+    from producers.openstack_fleet import ListedService
+
+    tell(follower.located(each.host, each.node_id, file.written_us))
+    follower.services.listed(each.host, ListedService(each.is_disabled, each.reason, file.written_us))
 
 
 def _append(log: Log, messages: list[Message], persistent: Persistent) -> None:
@@ -171,29 +188,39 @@ def reach_lines(reach: Reach, lacking: str) -> list[str]:
 
 
 @contextmanager
-def notifications(spec: str) -> Iterator[Source]:
-    """The notifications that `--from` names. Raises UsageProblem, LogUnreachable."""
-    from streams.cli.produce.notifications import Lines
-
-    if spec.startswith(ALL):
-        source = _bus(spec)
-    elif spec == "-":
-        source = Lines("stdin", sys.stdin.buffer, wall_clock_ms())
-    else:
-        try:
-            file = Path(spec).open("rb")  # noqa: SIM115 - the source closes it
-        except OSError as problem:
-            raise UsageProblem(f"--from {spec} cannot be read: {problem.strerror or problem}; expected {SOURCE_FORMS}") from None
-        source = Lines(f"file:{spec}"[:249], file, wall_clock_ms(), is_document=spec.endswith(".json"))
+def notifications(spec: str, *, follows: bool = False) -> Iterator[Source]:
+    """The notifications that `--from` names; with `follows` those of a pipe as they come. Raises UsageProblem, LogUnreachable."""
+    source = _bus(spec) if spec.startswith(ALL) else _lines(spec, follows=follows)
     try:
         yield source
     finally:
         source.close()
 
 
+def _lines(spec: str, *, follows: bool) -> Source:
+    from streams.cli.produce.sources import Lines, Piped
+
+    try:
+        file = sys.stdin.buffer if spec == "-" else Path(spec).open("rb")  # noqa: SIM115 - the source closes it
+    except OSError as problem:
+        raise UsageProblem(f"--from {spec} cannot be read: {problem.strerror or problem}; expected {SOURCE_FORMS}") from None
+    name = "stdin" if spec == "-" else f"file:{spec}"[:249]
+    if follows and _is_pipe(file):
+        return Piped(name, file, SystemClock())
+    return Lines(name, file, wall_clock_ms(), is_document=spec.endswith(".json"))
+
+
+def _is_pipe(file: BinaryIO) -> bool:
+    """Whether somebody may write to it later."""
+    try:
+        return not S_ISREG(os.fstat(file.fileno()).st_mode)
+    except OSError:  # A stream that has no file.
+        return False
+
+
 def _bus(spec: str) -> Source:
     """A topic of a Kafka cluster. oslo.messaging writes one topic for each priority: `notifications` means all of `notifications.*`."""
-    from streams.cli.produce.notifications import Bus
+    from streams.cli.produce.sources import Bus
 
     address, mark, query = spec.partition("?")
     brokers, _, name = address.removeprefix(ALL).partition("/")

@@ -25,8 +25,10 @@ from streams.cli.produce.openstack import NEWER_LIST, FromFlag, HypervisorsFlag,
 from streams.cli.reading.open_log import opened
 
 if TYPE_CHECKING:
+    from producers.openstack_hosts import ListedHost
     from projections.cut import Cut
-    from streams.cli.produce.notifications import Source
+    from schemas.claims import NodeStatus
+    from streams.cli.produce.sources import Source
     from streams.cli.shadow.shadowing import Given, Row
     from streams.log.base import Record
     from streams.scheduling.policy import Policy
@@ -115,7 +117,7 @@ def _nodes(hypervisors: Path | None, log: str | None, at: str) -> tuple[list[Giv
     from streams.cli.shadow.shadowing import given
 
     if hypervisors is not None:
-        return [given(each.node_id, each.hypervisor, OperatorFields()) for each in ListFile(hypervisors).hosts], None
+        return [given(each.node_id, each.hypervisor, OperatorFields(), *_status(each)) for each in ListFile(hypervisors).hosts], None
     from streams.cli.reading.state_at import moment_of, state_at
 
     with opened(log) as ledger_log:
@@ -129,6 +131,13 @@ def _nodes(hypervisors: Path | None, log: str | None, at: str) -> tuple[list[Giv
     if not any(node.hypervisor is not None for node in found):
         raise AnswerIncomplete("no node on this log has totals: pass --hypervisors, or let `claimlog produce` audit the hosts")
     return found, state.cut
+
+
+def _status(listed: ListedHost) -> tuple[NodeStatus, str]:
+    """Nova's ComputeFilter passes neither a host that is disabled nor one that is down."""
+    if listed.is_disabled:
+        return "disabled", listed.reason
+    return ("disabled", "Nova lists it as down") if listed.is_down else ("enabled", "")
 
 
 def _testable(policy: Policy, nodes: Iterable[Given]) -> tuple[Policy, str]:

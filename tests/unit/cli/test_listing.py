@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from io import BytesIO
 from pathlib import Path
@@ -12,16 +13,17 @@ from typing import Any, cast
 import pytest
 
 from producers.openstack import PRODUCER, OpenStack
-from producers.openstack_hosts import ListedHost, Listing
+from producers.openstack_hosts import ListedHost, Listing, read_hypervisors
 from projections.ledger import Ledger
 from projections.observed import Observed
 from schemas.audits import AuditFailed
 from schemas.inventory import Hypervisor
 from schemas.topics import AUDITS, CLAIMS
 from streams.cli.produce.listing import Listed, ListFile, OtherReports
-from streams.cli.produce.notifications import Feed, Lines
+from streams.cli.produce.notifications import Feed
 from streams.cli.produce.openstack import _follow
 from streams.cli.produce.publishing import TAIL_RECORDS, Persistent
+from streams.cli.produce.sources import Lines
 from streams.leak_audit import LeakAudit
 from streams.log.base import Log, LogUnreachable, Message, Record
 from streams.log.reading import partition_records, topic_records
@@ -163,12 +165,51 @@ def test_a_list_that_is_written_anew_is_told_from_then_on_and_one_that_cannot_be
     path.write_bytes(nova_list("c02", "c03"))
     after_minutes(fleet, 4, said)
 
-    assert (before, silent(fleet), located) == ([], [b"c01"], ["c01", "c02", "c03"])
+    assert (before, silent(fleet), located) == ([], [b"c01"], ["c01", "c02", "c02", "c03"])
     told = capsys.readouterr().err.splitlines()
     assert [line.partition(f"{path}: ")[2].split(":")[0] for line in told[:2]] == [
         "expected JSON", "No such file or directory; what it listed before is said again until this is mended",
     ]  # fmt: skip
     assert told[2:] == ["--hypervisors lists c01 no longer: silent soon, unless another producer audits it"]
+
+
+def test_a_host_that_is_down_is_not_reported_until_it_is_up_and_who_is_disabled_is_heard_of(
+    fleet: FleetLog, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def written(state: str) -> list[ListedHost]:
+        hosts = json.loads(nova_list("c01", "c02"))
+        hosts["hypervisors"][0] |= {"state": state, "status": "disabled", "service": {"host": "c01", "disabled_reason": "broken"}}
+        hosts["hypervisors"][1] |= {"state": "up", "status": "enabled"}
+        return read_hypervisors(json.dumps(hosts).encode())
+
+    def hear(each: ListedHost) -> None:
+        heard.append((each.node_id, each.is_disabled, each.reason))
+
+    lists, heard = iter([None, None, written("up")]), list[tuple[str, bool, str]]()
+    said = Listed(fleet.log, written("down"), LogClock(fleet), persistent(), lambda: next(lists), hear, interval_ms=MINUTE_MS)
+
+    keys = []
+    for _ in range(3):
+        after_minutes(fleet, 1, said)
+        keys.append(Counter(record.key for record in topic_records(fleet.log, AUDITS)))
+
+    assert keys == [{b"c02": 1}, {b"c02": 2}, {b"c01": 1, b"c02": 3}]
+    assert heard[:2] == [("c01", True, "broken"), ("c02", False, "")]
+    (told,) = capsys.readouterr().err.splitlines()
+    assert told == "--hypervisors lists c01 as down: not reported, and silent soon, until it lists them as up"
+
+
+def test_a_list_that_another_process_told_once_meanwhile_is_told_in_a_later_epoch(fleet: FleetLog) -> None:
+    said = listed(fleet)
+    said.tell()
+    epochs = dict.fromkeys(("c01", "c02"), fleet.now_ms + 1_000_000)
+    for own in Listing(HOSTS, producer=PRODUCER, epochs=epochs, interval_ms=MINUTE_MS).audits(fleet.now_ms, 0):
+        fleet.append(AUDITS, own)
+    fleet.carry()
+
+    after_minutes(fleet, 10, said)
+
+    assert silent(fleet) == []
 
 
 def test_a_pipe_is_a_list_once(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import bz2
 import gzip
 import json
+import os
 from collections.abc import Mapping
 from io import BytesIO
 from pathlib import Path
@@ -16,6 +17,7 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from producers.openstack import OpenStack, Told
+from producers.openstack_fleet import ListedService
 from producers.openstack_hosts import Listing, read_hypervisors
 from schemas.audits import InstanceReport
 from schemas.claims import NodeConfigured
@@ -24,11 +26,20 @@ from schemas.inventory import Aggregate, OperatorFields
 from schemas.lifecycle import InstanceArrived
 from schemas.topics import AUDITS, CLAIMS, DEAD_LETTERS, LIFECYCLE
 from streams.cli.problems import UsageProblem
-from streams.cli.produce.notifications import BATCH_RECORDS, Bus, Feed, Lines, configured_before, letters_before, swaps, told_before
+from streams.cli.produce.notifications import (
+    LOOK_SECONDS,
+    Feed,
+    Overtaken,
+    configured_before,
+    letters_before,
+    swaps,
+    told_before,
+)
+from streams.cli.produce.sources import BATCH_RECORDS, REST_MS, Bus, Lines, Piped
 from streams.cli.shadow.shadowing import history
 from streams.dead_letters import DeadLetter, read_letter
 from streams.ledger_topics import open_ledger
-from streams.log.base import LogUnreachable, Message, Partition, Record, TopicSpec
+from streams.log.base import LogUnreachable, Message, NameTaken, Partition, Record, TopicSpec
 from streams.log.memory import MemoryLog
 from streams.log.sqlite import SqliteLog
 from tests.nova_cloud import START_S, NovaCloud, envelope, sample
@@ -88,6 +99,81 @@ def test_a_file_that_is_one_document_is_a_message_or_a_list_of_them(text: bytes,
     source = Lines("file:n.json", BytesIO(text), NOW_MS, is_document=True)
 
     assert [record.value.strip() for record in source.read()] == [value.strip() for value in values]
+
+
+def test_lines_in_a_file_that_is_called_a_document_are_lines() -> None:
+    source = Lines("file:n.json", BytesIO(b'{"a":1}\n\n{"b":2}\nbroken\n'), NOW_MS, is_document=True)
+
+    assert [(record.offset, record.value) for record in source.read()] == [(1, b'{"a":1}'), (3, b'{"b":2}'), (4, b"broken")]
+
+
+class Ticking:
+    """A clock that somebody sets."""
+
+    def __init__(self) -> None:
+        self.now_ms = NOW_MS
+
+    def wall_ms(self) -> int:
+        return self.now_ms
+
+    def boot_ms(self) -> int:
+        return self.now_ms
+
+    def seconds(self, duration_ms: int) -> float:
+        return duration_ms / 1000
+
+
+def test_a_pipe_rests_once_nothing_has_come_for_a_while_or_nothing_will() -> None:
+    """Who is started with `kcat … | claimlog produce openstack` has read nothing for a moment, and all of the bus comes after that."""
+    reads, writes = os.pipe()
+    with os.fdopen(reads, "rb") as file:
+        clock = Ticking()
+        source = Piped("stdin", file, clock)
+        rests = [source.rests]
+        clock.now_ms += REST_MS - 1
+        os.write(writes, b"{}\n")
+        source.read()
+        clock.now_ms += REST_MS - 1
+        rests.append(source.rests)
+        clock.now_ms += 1
+        rests.append(source.rests)
+        os.write(writes, b"{}\n")
+        source.read()
+        rests.append(source.rests)
+        os.close(writes)
+        source.read()
+        rests.append(source.rests)
+
+    assert rests == [False, False, True, False, True]
+
+
+def test_of_a_pipe_what_is_there_is_read_and_what_is_not_is_not_waited_for() -> None:
+    reads, writes = os.pipe()
+    with os.fdopen(reads, "rb") as file, os.fdopen(writes, "wb", buffering=0) as writer:
+        source = Piped("stdin", file, Ticking())
+        said: list[list[tuple[int, bytes]]] = []
+        for written in (b"", b'\xef\xbb\xbf{"a":1}\n{"b"', b"", b':2}\r\n\n{"c":3}\n', b"the last one"):
+            writer.write(written)
+            source.wait(0.0 if not written else 5.0)
+            said.append([(record.offset, record.value) for record in source.read()])
+        is_over = source.is_over
+        writer.close()
+        source.wait(5.0)
+        said.append([(record.offset, record.value) for record in source.read()])
+
+        assert said == [[], [(1, b'{"a":1}')], [], [(2, b'{"b":2}'), (4, b'{"c":3}')], [], [(5, b"the last one")]]
+        assert (is_over, source.is_over, source.read()) == (False, True, [])
+
+
+def test_much_that_waits_in_a_pipe_comes_in_batches() -> None:
+    reads, writes = os.pipe()
+    with os.fdopen(reads, "rb") as file:
+        os.write(writes, b"{}\n" * (2 * BATCH_RECORDS + 1))
+        os.close(writes)
+        source = Piped("stdin", file, Ticking())
+
+        assert [len(source.read()) for _ in range(4)] == [BATCH_RECORDS, BATCH_RECORDS, 1, 0]
+        assert source.is_over
 
 
 @pytest.mark.parametrize("is_document", [False, True])
@@ -316,6 +402,71 @@ def test_what_was_said_before_is_read_from_the_log(tmp_path: Path) -> None:
     assert told.report.power_state == "running"
     assert (before.epoch_of(5)("h1.example.org"), before.epoch_of(50)("h1.example.org"), before.epoch_of(5)("h2")) == (42, 50, 5)
     assert {letter.place for letter in letters} == {b"file:n.jsonl/0@5"}
+
+
+def test_what_was_said_in_an_epoch_that_another_process_had_passed_is_said_again(tmp_path: Path) -> None:
+    """A follower runs, and beside it another one reads once what a bus had lost: the fold ignores what the first says after that."""
+    first, beside = Feed(OpenStack(lambda _: 41)), Feed(OpenStack(lambda _: 42))
+    with SqliteLog.open(str(tmp_path / "l.db"), create=True) as log:
+        open_ledger(log)
+        for feed, uuid in ((first, "a"), (beside, "b"), (first, "c")):
+            log.append(fed(feed, *created(uuid=uuid)))
+
+        before = told_before(log)
+
+    assert sorted(instance_id for instance_id, _ in before.told) == ["a", "b"]
+    assert before.epoch_of(5)("h1.example.org") == 43
+
+
+def test_a_follower_that_another_has_overtaken_ends_and_says_so(tmp_path: Path) -> None:
+    own, later = OpenStack(lambda _: 41), OpenStack(lambda _: 42)
+    now_seconds = 0.0
+    with SqliteLog.open(str(tmp_path / "l.db"), create=True) as log:
+        open_ledger(log)
+        overtaken = Overtaken(log, own, log.ends(LIFECYCLE), lambda: now_seconds)
+        log.append(fed(Feed(own), *created(uuid="a")))
+        overtaken.check()
+        log.append(fed(Feed(later), *created(uuid="b")))
+        overtaken.check()  # Not yet: it looks now and then.
+
+        now_seconds = LOOK_SECONDS
+        with pytest.raises(NameTaken, match=r"which began later, told of h1\.example\.org at instance-lifecycle/\d@\d+"):
+            overtaken.check()
+
+
+def test_of_a_node_that_went_from_service_to_service_the_last_one_counts_whatever_order_messages_come_in() -> None:
+    """As one of ironic's does. It was named both ways, and each start said again what the other one had said."""
+    moved = [located("h1", 0), service("h1", at_s=1, disabled=True), located("h2", 2), service("h2", at_s=3)]
+    first = Feed(OpenStack(lambda _: 1))
+    fed(first, *moved)
+    said = node_settings(first.settle())
+    again = Feed(OpenStack(lambda _: 2, configured=lambda: {each.node_id: each for each in said}))
+    fed(again, *reversed(moved))
+
+    assert [(each.node_id, each.status) for each in said] == [("n1", "enabled")]
+    assert again.settle() == []
+
+
+def located(host: str, at_s: int) -> bytes:
+    message = json.loads(sample("metrics-update"))
+    message["payload"]["nova_object.data"] |= {"host": host, "nodename": "n1"}
+    return envelope(message, (START_S + at_s) * 1_000_000, f"metrics {host} {at_s}")
+
+
+def test_a_service_that_a_list_calls_disabled_is_so_until_a_list_says_otherwise_or_a_message_speaks_of_it() -> None:
+    follower = OpenStack(lambda _: 1)
+    follower.located("h1", "n1")
+    said: list[tuple[object, str]] = []
+    for written_us, is_disabled in enumerate((False, True, True, False, True), start=1):
+        follower.services.listed("h1", ListedService(is_disabled, "broken" if is_disabled else "", written_us))
+        said += [(each.status, each.reason) for each in follower.configured()]
+    feed = Feed(follower)
+    fed(feed, service("h1"))
+
+    (spoken,) = node_settings(feed.settle())
+
+    assert said == [("disabled", "broken"), ("enabled", ""), ("disabled", "broken")]
+    assert spoken.status == "enabled"
 
 
 def test_swaps_are_named_by_flavor() -> None:

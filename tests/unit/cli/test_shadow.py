@@ -590,6 +590,21 @@ def detail(path: Path, **more: object) -> str:
     return str(path)
 
 
+@pytest.mark.parametrize("more", [{"state": "down"}, {"status": "disabled"}])
+def test_hosts_that_the_list_calls_down_or_disabled_are_chosen_by_neither(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], more: dict[str, str]
+) -> None:
+    cloud = NovaCloud()
+    messages = [*cloud.select("a", SMALL), *cloud.create("a", "h1")]
+
+    hypervisors = detail(tmp_path / "h.json", **more)
+
+    code = run(["shadow", "--from", lines(tmp_path / "n.jsonl", messages), "--hypervisors", hypervisors, "-o", "json"])
+
+    (item,) = json.loads(capsys.readouterr().out)["items"]
+    assert (code, item["verdict"], item["ours"]) == (3, "only-they", "")
+
+
 def test_the_verb_shows_what_differs_counts_everything_and_exits_3(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     cloud = NovaCloud()
     messages = [*cloud.select("a", SMALL), *cloud.create("a", "h1"), *cloud.select("b", SMALL), *cloud.create("b", "h1")]

@@ -102,7 +102,8 @@ def test_services_aggregates_and_metrics_come_out_of_their_samples() -> None:
     assert (service.host, service.is_disabled, service.is_deleted) == ("host1", False, False)
     assert isinstance(aggregate, AggregateFact)
     assert (aggregate.name, aggregate.hosts, aggregate.metadata) == ("my-aggregate", ("compute",), {"availability_zone": "nova"})
-    assert host == HostFact(host="compute", node="fake-mini")
+    assert isinstance(host, HostFact)
+    assert host == HostFact(host="compute", node="fake-mini", time_us=host.time_us)
 
 
 def test_ephemeral_disk_and_swap_count_and_a_root_on_a_volume_does_not() -> None:
