@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from projections.doubles import DoubleClaims
+from projections.holding import Holding
 from projections.ledger import Ledger
 from projections.rules import SKEW_MS
 from schemas.audits import InstanceReport
@@ -380,3 +381,33 @@ def test_what_is_known_of_a_double_that_ended_unseen_is_not_taken_for_the_next_o
     assert kinds(said) == [LeakSuspected, LeakConfirmed]
     assert isinstance(anew, LeakSuspected)
     assert anew.since_ms == START_MS + 401_000
+
+
+def test_of_two_sides_the_one_of_which_less_speaks_goes_first() -> None:
+    """The ledger of each side is made by history; what it says is all that the order looks at."""
+
+    def side(name: str, *, confirmed_ms: int = 1, shown: bool = False, known: bool = True, withdrawn: bool = False) -> Holding:
+        history = held_twice("i")
+        node = history.ledger.nodes["a"]
+        claim = node.claims["i"][0]
+        node.node_id, claim.confirmed_ms = name, confirmed_ms
+        node.status = "withdrawn" if withdrawn else "enabled"
+        node.unknown_since_ms = None if known else START_MS
+        if not shown:
+            del node.shown["i"]
+        return Holding(0, node, claim)
+
+    ordered = [
+        side("no more, not shown", withdrawn=True),
+        side("no more, shown", withdrawn=True, shown=True),
+        side("known and not shown, older", confirmed_ms=1),
+        side("known and not shown", confirmed_ms=2),
+        side("unknown, not shown", known=False),
+        side("unknown, shown", known=False, shown=True),
+        side("a known, shown", shown=True, confirmed_ms=3),
+        side("b known, shown", shown=True, confirmed_ms=3),
+    ]
+
+    found = sorted({each.node.node_id: each for each in ordered[1::2] + ordered[::2]}.values(), key=lambda each: each.order)
+
+    assert [each.node.node_id for each in found] == [each.node.node_id for each in ordered]
