@@ -12,16 +12,13 @@ from random import Random
 from msgspec import Struct, structs
 
 from producers.source import FULL_EVERY, AuditSource, EventSource
-from schemas.audits import AuditFailed, HypervisorAudited, InstanceReport, PowerState
+from schemas.audits import HypervisorAudited, InstanceReport, PowerState
 from schemas.inventory import CpuInfo, Hypervisor, NumaCell, Physical, SupportedGuest
 from schemas.lifecycle import (
     InstanceArrived,
     InstanceDeleted,
     InstanceDeparted,
-    InstancePaused,
-    InstanceResized,
     InstanceStarted,
-    InstanceStopped,
     LifecycleEvent,
 )
 from schemas.resources import ObservedResources, Resources
@@ -102,7 +99,6 @@ class SimulatedFleet:
         self.guests: dict[str, Guest] = {}
         self._on: dict[str, dict[str, Guest]] = {node_id: {} for node_id in self.kinds}
         self._hosts = {kind.name: hypervisor(kind) for kind in kinds}
-        self._broken: dict[str, str] = {}
         self._producer = producer
         self._full_every = full_every
         self._audits: dict[str, AuditSource] = {}
@@ -128,10 +124,8 @@ class SimulatedFleet:
         """What a producer of life-cycle events sends at its start: everything it finds."""
         return tuple(self._events[node_id].event(InstanceArrived, guest.report, time_ms, resync=True) for guest in self.on(node_id))
 
-    def audit(self, node_id: str, taken_at_ms: int, mono_ms: int) -> HypervisorAudited | AuditFailed:
-        """One look at a node: in full, unchanged, or failed while the node is broken."""
-        if node_id in self._broken:
-            return self._audits[node_id].failed(self._broken[node_id], taken_at_ms=taken_at_ms, mono_ms=mono_ms)
+    def audit(self, node_id: str, taken_at_ms: int, mono_ms: int) -> HypervisorAudited:
+        """One look at a node: in full, or unchanged."""
         host = self._hosts[self.kinds[node_id].name]
         used_mib = sum(guest.resources.memory_mib for guest in self._on[node_id].values())
         free_mib = max(0, (host.memory_mib or 0) - used_mib)
@@ -140,14 +134,6 @@ class SimulatedFleet:
         )
         reports = [guest.report for guest in self._on[node_id].values()]
         return self._audits[node_id].audited(host, reports, taken_at_ms=taken_at_ms, mono_ms=mono_ms)
-
-    def broken(self, node_id: str, reason: str) -> None:
-        """From now on the node does not answer."""
-        self._broken[node_id] = reason
-
-    def mended(self, node_id: str) -> None:
-        """The node answers again."""
-        self._broken.pop(node_id, None)
 
     def start_guest(
         self,
@@ -163,7 +149,7 @@ class SimulatedFleet:
     ) -> Events:
         """A new guest arrives and runs. Raises ValueError if it is somewhere already."""
         if instance_id in self.guests:
-            raise ValueError(f"guest {instance_id} is on {self.guests[instance_id].node_id} already; migrate it, or destroy it first")
+            raise ValueError(f"guest {instance_id} is on {self.guests[instance_id].node_id} already; destroy it first")
         guest = Guest(instance_id=instance_id, node_id=node_id, resources=resources, name=name, project_id=project_id, claim_id=claim_id)
         self._put(guest)
         return self._said(node_id, (InstanceArrived, InstanceStarted), guest, time_ms, claim_id=claim_id, silently=silently)
@@ -171,33 +157,6 @@ class SimulatedFleet:
     def adopt(self, guest: Guest) -> None:
         """A guest runs there already, of an earlier run. Nothing happened, so nothing is said: `resync` tells of it as of all others."""
         self._put(guest)
-
-    def stop(self, instance_id: str, time_ms: int) -> Events:
-        """It no longer runs but stays defined."""
-        return self._power(instance_id, "stopped", InstanceStopped, time_ms)
-
-    def pause(self, instance_id: str, time_ms: int) -> Events:
-        """It is paused."""
-        return self._power(instance_id, "paused", InstancePaused, time_ms)
-
-    def start(self, instance_id: str, time_ms: int) -> Events:
-        """It runs again."""
-        return self._power(instance_id, "running", InstanceStarted, time_ms)
-
-    def resize(self, instance_id: str, resources: Resources, time_ms: int, *, silently: bool = False) -> Events:
-        """It has another size from now on, on the same node."""
-        guest = structs.replace(self.guests[instance_id], resources=resources)
-        self._put(guest)
-        return self._said(guest.node_id, (InstanceResized,), guest, time_ms, silently=silently)
-
-    def migrate(self, instance_id: str, node_id: str, time_ms: int, *, claim_id: str | None = None) -> Events:
-        """It leaves its node and arrives on another, running as before."""
-        old = self.guests[instance_id]
-        new = structs.replace(old, node_id=node_id, claim_id=claim_id)
-        self._remove(old)
-        self._put(new)
-        left = self._said(old.node_id, (InstanceDeparted,), old, time_ms)
-        return left + self._said(node_id, (InstanceArrived,), new, time_ms, claim_id=claim_id)
 
     def destroy(self, instance_id: str, time_ms: int, *, deleted: bool = True, silently: bool = False) -> Events:
         """It is gone from its node; `deleted` adds the owner's final word.
@@ -208,11 +167,6 @@ class SimulatedFleet:
         self._remove(guest)
         kinds = (InstanceDeparted, InstanceDeleted) if deleted else (InstanceDeparted,)
         return self._said(guest.node_id, kinds, guest, time_ms, claim_id=guest.claim_id, silently=silently)
-
-    def _power(self, instance_id: str, state: PowerState, kind: type[LifecycleEvent], time_ms: int) -> Events:
-        guest = structs.replace(self.guests[instance_id], power_state=state)
-        self._put(guest)
-        return self._said(guest.node_id, (kind,), guest, time_ms)
 
     def _said(
         self,

@@ -72,12 +72,6 @@ class Spool:
         """How many records are here."""
         return self._store.end() - self._store.start()
 
-    @property
-    def waiting_bytes(self) -> int:
-        """How much of the room is taken, at most."""
-        self._settle()
-        return self._bytes
-
     def put(self, records: Sequence[Said]) -> None:
         """Take the records, in order; durable on return. Raises SpoolFull, and takes none of them then."""
         if not records:

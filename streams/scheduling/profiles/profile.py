@@ -207,16 +207,12 @@ class Profiles:
         """The least ordinal of a profile that is not in `without`."""
         return next((ordinal for ordinal in self.at[slot].ordinals if ordinal not in without), None)
 
-    def nearest(self, slot: int, start: int, count: int, without: Collection[int]) -> list[int]:
-        """The `count` nodes of a profile that follow `start` first on the ring of marks, and are not in `without` (ordinals)."""
-        return [self._ordinal[mark] for mark in self.marked(slot, start, count, without)]
-
     def ordinal(self, mark: int) -> int:
         """The node with this mark."""
         return self._ordinal[mark]
 
     def marked(self, slot: int, start: int, count: int, without: Collection[int]) -> list[int]:
-        """As `nearest`, the nodes' marks."""
+        """The marks of the `count` nodes of a profile that follow `start` first on their ring, and are not in `without` (ordinals)."""
         marks = self.at[slot].marks
         if len(marks) == 1 and not without:
             return marks[:count]

@@ -8,16 +8,12 @@ from hypothesis import strategies as st
 
 from producers.load import KINDS, SimulatedFleet
 from producers.workload import FLAVORS
-from schemas.audits import AuditFailed, HypervisorAudited, InstanceReport
+from schemas.audits import InstanceReport
 from schemas.codec import decode, encode
 from schemas.lifecycle import (
     InstanceArrived,
-    InstanceDeleted,
     InstanceDeparted,
-    InstancePaused,
-    InstanceResized,
     InstanceStarted,
-    InstanceStopped,
 )
 from schemas.resources import Resources
 from schemas.topics import AUDITS, LIFECYCLE
@@ -34,7 +30,6 @@ def seen(load: SimulatedFleet, node_id: str) -> tuple[InstanceReport, ...]:
     """What a first look at the node by a new producer shows."""
     load.restart_producers(node_id, 6)
     audit = load.audit(node_id, 1_000, 10)
-    assert isinstance(audit, HypervisorAudited)
     assert audit.instances is not None
     return audit.instances
 
@@ -53,42 +48,12 @@ def test_a_guest_that_starts_is_told_and_seen() -> None:
     assert seen(load, "n1") == ()
 
 
-def test_every_change_of_a_guest_is_told_and_seen() -> None:
-    load = fleet()
-    load.start_guest("n0", "i-1", SMALL, 100)
-
-    told = [
-        *load.pause("i-1", 101),
-        *load.start("i-1", 102),
-        *load.stop("i-1", 103),
-        *load.resize("i-1", LARGE, 104),
-        *load.migrate("i-1", "n1", 105, claim_id="c-2"),
-        *load.destroy("i-1", 106),
-    ]
-
-    assert [(type(event), event.node_id) for event in told] == [
-        (InstancePaused, "n0"),
-        (InstanceStarted, "n0"),
-        (InstanceStopped, "n0"),
-        (InstanceResized, "n0"),
-        (InstanceDeparted, "n0"),
-        (InstanceArrived, "n1"),
-        (InstanceDeparted, "n1"),
-        (InstanceDeleted, "n1"),
-    ]
-    assert [event.instance.resources.vcpus for event in told[2:6]] == [2, 4, 4, 4]
-    assert [event.claim_id for event in told[4:]] == [None, "c-2", "c-2", "c-2"]
-    assert told[5].instance.power_state == "stopped"
-    assert (seen(load, "n0"), seen(load, "n1"), load.guests) == ((), (), {})
-
-
 def test_what_happens_silently_is_seen_but_not_told() -> None:
     load = fleet()
 
     assert load.start_guest("n0", "i-1", SMALL, 100, silently=True) == ()
-    assert load.resize("i-1", LARGE, 101, silently=True) == ()
 
-    assert [report.resources.vcpus for report in seen(load, "n0")] == [4]
+    assert [report.instance_id for report in seen(load, "n0")] == ["i-1"]
     assert load.destroy("i-1", 102, silently=True) == ()
     assert seen(load, "n0") == ()
 
@@ -105,24 +70,11 @@ def test_nothing_changed_is_said_briefly_and_a_change_in_full() -> None:
     load.start_guest("n0", "i-1", SMALL, 100)
 
     audits = [load.audit("n0", 1_000, 0), load.audit("n0", 2_000, 1_000)]
-    load.stop("i-1", 2_500)
+    load.start_guest("n0", "i-2", SMALL, 2_500)
     audits.append(load.audit("n0", 3_000, 2_000))
 
-    assert [isinstance(audit, HypervisorAudited) and audit.instances is not None for audit in audits] == [True, False, True]
+    assert [audit.instances is not None for audit in audits] == [True, False, True]
     assert [audit.counter for audit in audits] == [1, 2, 3]
-
-
-def test_a_broken_node_fails_its_audits_until_it_is_mended() -> None:
-    load = fleet()
-    load.audit("n0", 1_000, 0)
-    load.broken("n0", "no answer in 5 s")
-
-    failed = load.audit("n0", 2_000, 1_000)
-    load.mended("n0")
-
-    assert isinstance(failed, AuditFailed)
-    assert (failed.reason, failed.unknown_since_ms, failed.counter) == ("no answer in 5 s", 1_000, 2)
-    assert isinstance(load.audit("n0", 3_000, 2_000), HypervisorAudited)
 
 
 def test_a_new_producer_finds_what_is_there_in_its_own_epoch() -> None:
@@ -143,7 +95,7 @@ def test_a_guest_is_in_one_place_only() -> None:
     load = fleet()
     load.start_guest("n0", "i-1", SMALL, 100)
 
-    with pytest.raises(ValueError, match="guest i-1 is on n0 already; migrate it, or destroy it first"):
+    with pytest.raises(ValueError, match="guest i-1 is on n0 already; destroy it first"):
         load.start_guest("n1", "i-1", SMALL, 101)
 
 

@@ -51,7 +51,7 @@ def test_ties_follow_the_ring_of_marks_from_where_the_seed_says(nodes: int, star
     profiles = made()
     profiles.fill((ordinal, MARKS[ordinal], (0, 0)) for ordinal in range(nodes))
 
-    found = profiles.nearest(0, start, count, without)
+    found = [profiles.ordinal(mark) for mark in profiles.marked(0, start, count, without)]
 
     left = [ordinal for ordinal in range(nodes) if ordinal not in without]
     assert found == sorted(left, key=lambda ordinal: (MARKS[ordinal] - start) % 2**64)[:count]
