@@ -282,7 +282,7 @@ def _decided(about: Subject, ledgers: Sequence[Ledger], policy: Policy) -> Outco
 
 def _unusable(about: Subject, fleet: Fleet, policy: Policy, index: int) -> str:
     """Why a scheduler of this policy would not look for a node at all."""
-    return unfit(about.request, policy, about.owner, 0) or refused_move(fleet, about.request, index)
+    return unfit(about.request, policy, about.owner, 0, fleet) or refused_move(fleet, about.request, index)
 
 
 def _told(request: PlacementRequested, played: Played, told: Sequence[str], *, wide: bool) -> list[str]:

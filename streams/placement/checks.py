@@ -13,6 +13,7 @@ from streams.placement.homes import has_home
 from streams.placement.work import Work
 from streams.scheduling.filters.labels import forbidden_traits, required_traits
 from streams.scheduling.filters.restrict import listed
+from streams.scheduling.fleet import Fleet
 from streams.scheduling.policy import Policy
 
 # What ids made from a request's id add to it: index, process, epoch, counter, reason of a release.
@@ -20,13 +21,13 @@ _COUNTER_CHARACTERS = 16
 AFFINITY, TRAITS = "ServerGroupAffinityFilter", "TraitsFilter"
 
 
-def unfit(request: PlacementRequested, policy: Policy, owner: str, epoch: int) -> str:
+def unfit(request: PlacementRequested, policy: Policy, owner: str, epoch: int, fleet: Fleet) -> str:
     """Why this scheduler cannot act on a well-formed request, and what to do about it; empty if it can."""
     longest = len(make_claim_id(request.request_id, request.count, owner, epoch, 10**_COUNTER_CHARACTERS)) + len("/cancelled")
     if longest > NAME_CHARACTERS_MAX:
         room = NAME_CHARACTERS_MAX - (longest - len(request.request_id))
         return f"request_id has {len(request.request_id)} characters; expected at most {room}, because claim ids begin with it"
-    return unkept(request, policy) or _misdirected(request) or _contradicts(request, policy)
+    return unkept(request, policy) or _misdirected(request) or _contradicts(request, policy) or _divides(request, fleet)
 
 
 def unkept(request: PlacementRequested, policy: Policy) -> str:
@@ -55,6 +56,19 @@ def _contradicts(request: PlacementRequested, policy: Policy) -> str:
     forbidden = forbidden_traits(request) if TRAITS in policy.filters and not request.forced else frozenset[str]()
     both = sorted(forbidden & required_traits(request)) if forbidden else []
     return f"trait {both[0]} is required and forbidden; leave one out" if both else ""
+
+
+def _divides(request: PlacementRequested, fleet: Fleet) -> str:
+    """Which policy a request names for a server group whose members have another: a group has one, as in Nova, or it keeps none.
+
+    Members that are claimed at the same time under two policies are not told apart so; nor are the numbers of `max_per_node`.
+    """
+    group = request.group
+    member = None if group is None else fleet.member_of(group.group_id)
+    if group is None or member is None or member[0] == group.policy:
+        return ""
+    policy, node_id = member
+    return f"server group {group.group_id} has policy {policy}, as claims on {node_id} say, and not {group.policy}; name that or another"
 
 
 def gave_up(work: Work) -> str:

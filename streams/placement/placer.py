@@ -228,7 +228,7 @@ class Placer:
             work = Work(asked, desk.time_ms(now_ms), boot_ms, self._awake_ms, seats_of(request), ends, desk)
             work.behind = desk.left.pop(request.request_id, work.behind)
             desk.works[request.request_id] = work
-            problem = unfit(request, self.policy, self.owner, self.epoch)
+            problem = unfit(request, self.policy, self.owner, self.epoch, self.fleet)
             if problem:
                 yield self._fail(work, "invalid", problem, now_ms)
             elif not self.fleet.is_any_laid(work.behind):

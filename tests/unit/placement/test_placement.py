@@ -557,7 +557,7 @@ def test_the_longest_request_id_that_is_accepted_is_placed_and_released() -> Non
 def test_an_id_of_100_characters_is_accepted_by_the_scheduler_with_the_longest_name_as_place_says() -> None:
     request = PlacementRequested(request_id="r" * 100, flavor=Flavor(), count=INSTANCES_MAX)
 
-    assert not unfit(request, DEFAULT, "s" * PROCESS_CHARACTERS_MAX, epoch=9_999_999_999_999)
+    assert not unfit(request, DEFAULT, "s" * PROCESS_CHARACTERS_MAX, 9_999_999_999_999, Fleet([]))
 
 
 def test_the_largest_request_stays_under_the_limits_of_its_records() -> None:

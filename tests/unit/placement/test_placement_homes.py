@@ -475,3 +475,35 @@ def test_a_request_moves_no_home_that_it_proposed_itself() -> None:
     assert list(failures(here)) == ["r"]
     assert "no node for instance 0 of 1" in failures(here)["r"]
     assert (len(said(here, CLAIMS, GroupHomeProposed)), said(here, CLAIMS, GroupHomeClosed)) == (1, [])
+
+
+@pytest.mark.parametrize("policy", ["affinity", "anti-affinity", "soft-affinity", "soft-anti-affinity"])
+@ENGINES
+def test_a_group_has_one_policy(engine_name: str, policy: Any) -> None:
+    """Also for an own claim that was not read back yet, and for a member that moves; once nobody is left it may have another."""
+    here = hosts("n1", "n2", "n3", claims=3)
+    scheduler = here.scheduler(engine_name=engine_name)
+    here.request("first", group=ServerGroup(group_id="g", policy=policy))
+    settle(scheduler)
+    other: Any = "anti-affinity" if policy != "anti-affinity" else "affinity"
+    here.request("other", group=ServerGroup(group_id="g", policy=other))
+    here.request("same", group=ServerGroup(group_id="g", policy=policy))
+    here.request("elsewhere", group=ServerGroup(group_id="h", policy=other))
+    settle(scheduler)
+
+    assert sorted(places(here)) == ["elsewhere", "first", "same"]
+    (node_id,) = places(here)["first"]
+    lowest = min(places(here)["first"] | places(here)["same"])
+    said_why = f"server group g has policy {policy}, as claims on {lowest} say, and not {other}; name that or another"
+    assert failures(here) == {"other": said_why}
+
+    for number, result in enumerate(said(here, RESULTS, InstancesPlaced)):
+        for each in result.placements:
+            gone = ClaimReleased(node_id=each.node_id, record_id=f"gone {number}", claim_id=each.claim_id, reason="deleted")
+            here.say(CLAIMS, gone)
+    if policy == "affinity":
+        here.say(CLAIMS, GroupHomeClosed(node_id=node_id, record_id="close", group_id="g", epoch=1))
+    settle(scheduler)
+    here.request("anew", group=ServerGroup(group_id="g", policy=other))
+    settle(scheduler)
+    assert "anew" in places(here)
