@@ -95,13 +95,22 @@ def _amounts(unit: int) -> Callable[[str, ResourceRow], str]:
     return write
 
 
+_counts: Final = _amounts(1)
+
+
+def _dedicated(begin: str, amounts: ResourceRow) -> str:
+    """Of dedicated CPUs, which most nodes have none of."""
+    return _counts(begin, amounts) if any(getattr(amounts, view) for view in VIEWS) else ""
+
+
 def _moment(begin: str, time_ms: int | None) -> str:
     return "" if time_ms is None else f"{begin}}} {_number(time_ms / 1000)}\n"
 
 
 _BY_VIEW = ("node", "view")
 FAMILIES: Final = (
-    Family("claimlog_node_vcpus", "vCPUs of a node, by view", _BY_VIEW, attrgetter("vcpus"), _amounts(1)),
+    Family("claimlog_node_vcpus", "vCPUs of a node, by view", _BY_VIEW, attrgetter("vcpus"), _counts),
+    Family("claimlog_node_pcpus", "Dedicated CPUs of a node, by view", _BY_VIEW, attrgetter("pcpus"), _dedicated),
     Family("claimlog_node_memory_bytes", "Memory of a node, by view", _BY_VIEW, attrgetter("memory_mib"), _amounts(MIB)),
     Family("claimlog_node_disk_bytes", "Disk of a node, by view", _BY_VIEW, attrgetter("disk_mib"), _amounts(MIB)),
     Family("claimlog_node_audit_timestamp_seconds", "When the last audit was taken", ("node",), attrgetter("audit_taken_at_ms"), _moment),

@@ -123,7 +123,7 @@ def unknown(expression: str, samples: Samples) -> list[str]:
 
 
 def audited(node_id: str, counter: int, taken_at_ms: int, *guests: InstanceReport) -> HypervisorAudited:
-    host = Hypervisor(vcpus=8, memory_mib=16_384, disk_mib=100_000)
+    host = Hypervisor(vcpus=8, pcpus=4, memory_mib=16_384, disk_mib=100_000)
     return HypervisorAudited(
         node_id=node_id,
         producer="p",
@@ -141,13 +141,13 @@ def message(topic: str, event: Any) -> Message:
     return Message(topic, key_of(event) or b"", encode(event))
 
 
-GHOST_SIZE = ObservedResources(vcpus=2, memory_mib=2048, disk_mib=5)
+GHOST_SIZE = ObservedResources(vcpus=2, pcpus=0, memory_mib=2048, disk_mib=5)
 GHOST = InstanceReport(instance_id="0b5d7a3e-1111-4222-8333-444455556666", resources=GHOST_SIZE)
 
 
 def history(now_ms: int) -> list[Message]:
     """A fleet with everything on it that a board has to show: a guest that nobody claimed, a failed look, poison."""
-    larger = InstanceReport(instance_id=GHOST.instance_id, resources=ObservedResources(vcpus=4, memory_mib=4096, disk_mib=10))
+    larger = InstanceReport(instance_id=GHOST.instance_id, resources=ObservedResources(vcpus=4, pcpus=0, memory_mib=4096, disk_mib=10))
     arrived = InstanceArrived(node_id="n1", producer="p", epoch=1, counter=1, event_time_ms=now_ms - 100_000, instance=larger)
     failed = AuditFailed(
         node_id="n3",

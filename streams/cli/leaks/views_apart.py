@@ -46,7 +46,10 @@ def apart_on(state: State, names: Iterable[str], findings: Iterable[Finding]) ->
         node, view = ledger.nodes[node_id], state.observed[ledger.partition].view(node_id)
         if view.reported is None or view.tracked is None:
             continue
-        without, gap = named.get(node_id, set()), apart(view.reported, view.tracked_amounts())
+        without, tracked = named.get(node_id, set()), view.tracked_amounts()
+        gap = apart(view.reported, tracked)
+        if (view.reported[1] is None) != (tracked[1] is None):  # Somebody's dedicated CPUs are not known: what is known differs by guest.
+            gap = _gap_of(node, view, {*node.shown, *view.tracked})[0], gap[1]
         if not without and not any(gap):
             continue
         instances = [instance_id for instance_id in _differing(node, view) if instance_id not in without]

@@ -10,11 +10,15 @@ import sys
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from projections.cut import Cut
+from schemas.audits import HypervisorAudited, InstanceReport
 from schemas.claims import ClaimReleased
-from schemas.lifecycle import InstanceDeleted, InstanceDeparted, InstanceResized
-from schemas.topics import CLAIMS
+from schemas.inventory import Hypervisor
+from schemas.lifecycle import InstanceArrived, InstanceDeleted, InstanceDeparted, InstanceResized
+from schemas.resources import ObservedResources
+from schemas.topics import AUDITS, CLAIMS, LIFECYCLE
 from tests.cli_log import FleetLog
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -314,6 +318,31 @@ def test_a_gap_that_no_audit_will_ever_judge_is_not_said_to_wait_for_one(sound: 
         sound.audit("c01", {"i-1": 2048, "silent": 256})  # Its life cycle says nothing of it; its claim is as audited.
 
     assert last_words(sound, capsys) == "nothing found, though tracked and reported differ on 1 node: see `claimlog nodes`"
+
+
+@pytest.mark.parametrize("counted", [4, 3])
+def test_what_one_guests_event_leaves_out_is_no_gap_of_another(sound: FleetLog, capsys: pytest.CaptureFixture[str], counted: int) -> None:
+    """A guest with dedicated CPUs, and one of which the life cycle says nothing of any: how many the node has is not known there."""
+    sizes = {"pinned": ObservedResources(vcpus=0, pcpus=4, memory_mib=64), "shared": ObservedResources(vcpus=2, pcpus=0, memory_mib=64)}
+    said = {"pinned": structs.replace(sizes["pinned"], pcpus=counted), "shared": structs.replace(sizes["shared"], pcpus=None)}
+    host = Hypervisor(vcpus=16, pcpus=8, memory_mib=8192, disk_mib=102_400)
+    for counter, name in enumerate(sizes, start=1):
+        report = InstanceReport(instance_id=name, resources=said[name])
+        event = InstanceArrived(node_id="c02", producer="life", epoch=1, counter=counter, event_time_ms=sound.now_ms, instance=report)
+        sound.append(LIFECYCLE, event)
+    for counter in range(1, 4):
+        sound.now_ms += 60_000
+        audit = HypervisorAudited(
+            node_id="c02", producer="audits", epoch=2, counter=counter, taken_at_ms=sound.now_ms, mono_ms=sound.now_ms, digest=str(counter),
+            hypervisor=host, instances=tuple(InstanceReport(instance_id=name, resources=size) for name, size in sizes.items()),
+        )  # fmt: skip
+        sound.append(AUDITS, audit)
+        sound.carry()
+
+    found, leaks = sound.run(capsys, "leaks", "-o", "json", "--node", "c02").json["items"], sound.run(capsys, "leaks", "--node", "c02")
+
+    assert [(item["kind"], item["instance_id"]) for item in found] == ([] if counted == 4 else [("size-drift", "pinned")])
+    assert "tracked and reported differ" not in leaks.err
 
 
 def test_a_gap_without_a_finding_is_told_beside_findings_and_explained_by_what_each_side_says(

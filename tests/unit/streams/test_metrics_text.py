@@ -41,12 +41,15 @@ def plain_families(every: Rows) -> Iterator[GaugeMetricFamily]:
     rows = [row for row in every.values() if row.status != "withdrawn"]
     resources = (
         ("vcpus", "vcpus", "vCPUs", 1),
+        ("pcpus", "pcpus", "Dedicated CPUs", 1),
         ("memory_mib", "memory_bytes", "Memory", 1 << 20),
         ("disk_mib", "disk_bytes", "Disk", 1 << 20),
     )
     for name, series, title, unit in resources:
         family = GaugeMetricFamily(f"claimlog_node_{series}", f"{title} of a node, by view", labels=["node", "view"])
         for row in rows:
+            if name == "pcpus" and not any(getattr(row.pcpus, view) for view in VIEWS):
+                continue
             for view in VIEWS:
                 amount: int | None = getattr(getattr(row, name), view)
                 if amount is not None:
@@ -166,7 +169,8 @@ resource_rows = st.builds(
 node_rows = st.builds(
     NodeResources,
     node_id=st.just("?"), partition=st.just(0), offset=st.integers(0, 2), status=st.sampled_from(["enabled", "disabled", "withdrawn"]),
-    vcpus=resource_rows, memory_mib=resource_rows, audit_taken_at_ms=st.none() | st.integers(0, 1 << 50),
+    vcpus=resource_rows, pcpus=resource_rows | st.just(ResourceRow()), memory_mib=resource_rows,
+    audit_taken_at_ms=st.none() | st.integers(0, 1 << 50),
 )  # fmt: skip
 names = st.sampled_from([*"abcdef", *ODD_NAMES]) | st.text(min_size=1, max_size=4)
 steps = st.dictionaries(names, st.none() | node_rows, max_size=8)
