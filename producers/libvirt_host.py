@@ -253,9 +253,14 @@ class LibvirtHost:
         return max(0.1, (due_ms - self._mono_ms()) / 1000)
 
     def _event_source(self) -> EventSource:
-        """The source of a new connection's events, whose epoch is above those before it."""
-        last = self._last_epoch(LIFECYCLE, self.node_id) if self._event_epoch is None else self._event_epoch
-        self._event_epoch = epoch_after(last, self._wall_ms())
+        """The source of a new connection's events, whose epoch is above those before it.
+
+        Only the first is of the clock: a process that connects anew overtakes none that began later.
+        """
+        if self._event_epoch is None:
+            self._event_epoch = epoch_after(self._last_epoch(LIFECYCLE, self.node_id), self._wall_ms())
+        else:
+            self._event_epoch += 1
         return EventSource(self.node_id, self._producer, self._event_epoch)
 
     def _resync(self, watch: DomainWatch, found: Look, seen_at_ms: int) -> None:

@@ -19,6 +19,9 @@ from producers.libvirt_xml import Capabilities, read_capabilities, read_pci, rea
 from schemas.inventory import CellMemory, Hypervisor, NumaCell, PciDevice, Physical
 from schemas.units import MIB, TEXT_CHARACTERS_MAX
 
+MHZ_AT = 3
+"""Where getInfo has the CPU's clock, which on most machines is another at each look."""
+
 
 class Options(Struct, frozen=True, kw_only=True):
     """What libvirt cannot know. `pools` are the storage pools that hold instances' disks (None: every active one).
@@ -35,9 +38,9 @@ class Options(Struct, frozen=True, kw_only=True):
 
 
 class Facts(Struct, frozen=True, kw_only=True):
-    """What is kept of a hypervisor from audit to audit; `node_info` tells when to ask again."""
+    """What is kept of a hypervisor from audit to audit; `totals` tell when to ask again."""
 
-    node_info: tuple[Any, ...]
+    totals: tuple[Any, ...]
     capabilities: Capabilities
     devices: tuple[PciDevice, ...]
     system_uuid: str
@@ -51,7 +54,7 @@ def read_facts(handle: Any, node_info: Sequence[Any], dedicated_cpus: frozenset[
     cells, sockets, cores, threads = node_info[4:8]
     devices, system_uuid = _devices(handle)
     return Facts(
-        node_info=tuple(node_info),
+        totals=_totals(node_info),
         capabilities=read_capabilities(handle.getCapabilities(), (cells, sockets, cores, threads), dedicated_cpus),
         devices=devices,
         system_uuid=system_uuid,
@@ -64,7 +67,7 @@ def read_facts(handle: Any, node_info: Sequence[Any], dedicated_cpus: frozenset[
 def look_at_host(handle: Any, options: Options, known: Facts | None = None) -> tuple[Hypervisor, Facts]:
     """The host as it is now, and what to keep of it. Raises libvirtError, ValueError."""
     node_info = handle.getInfo()
-    facts = known if known is not None and known.node_info == tuple(node_info) else read_facts(handle, node_info, options.dedicated_cpus)
+    facts = known if known is not None and known.totals == _totals(node_info) else read_facts(handle, node_info, options.dedicated_cpus)
     _, memory_mib, cpus = node_info[:3]
     storage = look_at_pools(handle, options.pools)
     dedicated = len(options.dedicated_cpus)
@@ -99,6 +102,11 @@ def look_at_host(handle: Any, options: Options, known: Facts | None = None) -> t
         ),
         facts,
     )
+
+
+def _totals(node_info: Sequence[Any]) -> tuple[Any, ...]:
+    """What getInfo says that stays, as long as the machine does."""
+    return (*node_info[:MHZ_AT], *node_info[MHZ_AT + 1 :])
 
 
 def _stats(storage: Storage | None) -> dict[str, str]:

@@ -6,7 +6,7 @@ takes what is newest by (epoch, counter) of each and ignores the rest (rule 4).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from hashlib import blake2b
 from typing import TypeVar
 
@@ -45,6 +45,16 @@ def audit_digest(hypervisor: Hypervisor, instances: Iterable[InstanceReport]) ->
     host = structs.replace(hypervisor, physical=Physical(), metrics=())
     lines = encode_lines((host, *sorted(instances, key=lambda each: each.instance_id)))
     return blake2b(lines[:-1], digest_size=DIGEST_BYTES).hexdigest()
+
+
+def _fits_none(hypervisor: Hypervisor, reports: Sequence[InstanceReport], reason: str) -> str:
+    """Why what was found is no record, with what takes most of it."""
+    devices = hypervisor.pci_devices
+    guests_bytes, devices_bytes = len(encode_lines(reports)), len(encode_lines(devices))
+    most = f"the guests take {guests_bytes} of them"
+    if devices_bytes > guests_bytes:
+        most = f"the devices take {devices_bytes} of them, and a host has fewer virtual functions with a smaller sriov_numvfs"
+    return f"what was found, with {len(reports)} guests and {len(devices)} PCI devices, fits no record: {reason}; {most}"
 
 
 class AuditSource:
@@ -96,7 +106,7 @@ class AuditSource:
         )
         read = decode(AUDITS, encode(record))
         if isinstance(read, Unreadable):
-            raise ValueError(f"what was found, with {len(reports)} guests, fits no record: {read.reason}")
+            raise ValueError(_fits_none(hypervisor, reports, read.reason))
         self._answered_ms, self._digest, self._unchanged, self._partial = taken_at_ms, digest, 0, bool(unknown)
         return record
 

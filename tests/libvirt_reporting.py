@@ -22,12 +22,12 @@ class Reporting:
         self.events: list[Any] = []
         self.sizes: list[int] = []
         given: dict[str, Any] = {"audit_timeout_seconds": 30.0, "disks_every_ms": 100, "chance": lambda: 0.0, "node_id": node_id}
+        given["wall_ms"] = lambda: time.time_ns() // 1_000_000
         self.host = LibvirtHost(
             uri,
             self._publish,
             **({"options": Options()} | given | options),
             last_epoch=lambda *_: None,
-            wall_ms=lambda: time.time_ns() // 1_000_000,
             mono_ms=lambda: time.monotonic_ns() // 1_000_000,
         )
 

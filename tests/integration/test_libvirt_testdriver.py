@@ -7,6 +7,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
+from functools import partialmethod
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from producers.libvirt_connect import Connection, HypervisorUnreachable, Worker,
 from producers.libvirt_disks import Disks
 from producers.libvirt_host import LibvirtHost
 from producers.libvirt_lifecycle import DomainWatch, Overrun
-from producers.libvirt_system import Options
+from producers.libvirt_system import Options, look_at_host
 from producers.source import AuditSource, EventSource
 from schemas.audits import AuditFailed, HypervisorAudited, InstanceReport
 from schemas.codec import decode, decode_keyed, encode
@@ -179,6 +180,22 @@ def test_the_second_audit_of_an_idle_host_is_short_and_a_new_domain_makes_it_ful
     assert (short.instances, short.digest) == (None, full.digest)
     assert [report.instance_id for report in changed.instances] == [NEW_UUID, TEST_UUID]
     assert changed.instances[0].power_state == "stopped"
+
+
+def test_a_cpu_whose_clock_moves_is_no_reason_to_ask_for_all_of_a_host_anew(host: Connection, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, facts = look_at_host(host.handle, Options())
+    get_info = libvirt.virConnect.getInfo
+
+    def got(handle: Any, *, at: int) -> list[Any]:
+        info = get_info(handle)
+        return [*info[:at], info[at] + 1, *info[at + 1 :]]
+
+    kept = []
+    for at in (3, 1):  # its MHz, and its memory
+        monkeypatch.setattr(libvirt.virConnect, "getInfo", partialmethod(got, at=at))
+        kept.append(look_at_host(host.handle, Options(), facts)[1] is facts)
+
+    assert kept == [True, False]
 
 
 def test_a_pool_that_is_not_there_fails_the_audit_with_its_name(host: Connection) -> None:
@@ -406,6 +423,24 @@ def test_a_host_that_was_lost_is_connected_again_with_a_new_epoch_and_a_resync(h
     ]
     audits = published.of(AUDITS)
     assert [(audit.epoch, audit.counter, len(audit.instances)) for audit in audits] == [(7_001, 1, 1), (7_001, 2, 2)]
+
+
+def test_a_host_that_is_connected_anew_overtakes_no_process_that_began_to_report_it_later(host: Connection) -> None:
+    now_ms = [1_000_000]
+    reports = {name: Reporting("test:///default", wall_ms=lambda: now_ms[0]) for name in ("older", "newer")}
+    for report in reports.values():
+        now_ms[0] += 1_000
+        report.audit()
+
+    for name in ("newer", "older"):
+        now_ms[0] += 60_000
+        reports[name].host._leave("libvirtd was started anew")
+        reports[name].audit()
+
+    epochs = {name: [event.epoch for event in report.events] for name, report in reports.items()}
+    for report in reports.values():
+        report.host.close()
+    assert epochs == {"older": [1_001_000, 1_001_001], "newer": [1_002_000, 1_002_001]}
 
 
 def test_a_watch_that_overran_says_so_and_its_host_starts_anew_with_a_resync(host: Connection) -> None:

@@ -7,12 +7,13 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from producers.source import FULL_EVERY, AuditSource, EventSource, audit_digest, epoch_after, said, send
 from schemas.audits import AuditFailed, HypervisorAudited, InstanceReport
 from schemas.codec import decode_keyed, encode
 from schemas.envelope import from_headers
-from schemas.inventory import Hypervisor, Metric, Physical
+from schemas.inventory import Hypervisor, Metric, PciDevice, Physical
 from schemas.lifecycle import InstanceArrived, InstanceDeleted
 from schemas.resources import ObservedResources
 from schemas.topics import AUDITS, LIFECYCLE
@@ -55,11 +56,20 @@ def test_what_fits_no_record_is_no_audit_and_nothing_is_known_since_the_last_tha
     audits = source()
     look(audits, ONE, at_ms=1_000)
 
-    with pytest.raises(ValueError, match=r"with 2500 guests, fits no record: expected at most 262144 bytes, got \d+"):
+    why = r"with 2500 guests and 0 PCI devices, fits no record: expected at most 262144 bytes, got \d+; the guests take \d+ of them"
+    with pytest.raises(ValueError, match=why):
         look(audits, *(InstanceReport(instance_id=f"i-{number}", name="n" * 100) for number in range(2_500)), at_ms=2_000)
 
     assert audits.failed("too large", taken_at_ms=2_000, mono_ms=1).unknown_since_ms == 1_000
     assert look(audits, ONE).instances is None
+
+
+def test_what_fits_no_record_for_its_devices_is_not_laid_to_the_guests() -> None:
+    devices = tuple(PciDevice(address=f"0000:81:{number:04x}", vendor_id="15b3", product_id="101e" * 25) for number in range(2_200))
+
+    why = r"with 1 guests and 2200 PCI devices, fits no record: .*; the devices take \d+ of them, and a host .* sriov_numvfs"
+    with pytest.raises(ValueError, match=why):
+        source().audited(structs.replace(HOST, pci_devices=devices), (ONE,), taken_at_ms=1, mono_ms=1)
 
 
 def test_every_kth_audit_is_full() -> None:
