@@ -32,6 +32,10 @@ class NodeTwice(Exception):
     """Two URIs are one node: their records would contradict each other. The message says how to tell them apart."""
 
 
+class ReportedElsewhere(Exception):
+    """Another process goes on reporting the node, and one look beside it would silence that. The message says how it may be had."""
+
+
 class Ended(Exception):
     """The fleet was closed while a host wanted to publish."""
 
@@ -53,9 +57,11 @@ class Fleet:
     def __init__(
         self, hosts: Sequence[MakeHost], *, last_epoch: LastEpoch, interval_seconds: float, once: bool = False, outbox_max: int = OUTBOX_MAX
     ) -> None:
-        """`last_epoch` is called within `turn`. With `once` each host is audited once."""
+        """`last_epoch` is called within `turn`. With `once` each host is audited once, but not where that raises ReportedElsewhere."""
         self.answered = 0
         """Hosts that were audited, with `once`."""
+        self.refused: list[str] = []
+        """Why others were not, and nothing was published of them."""
         self._last_epoch = last_epoch
         self._interval_seconds = interval_seconds
         self._once = once
@@ -170,6 +176,9 @@ class Fleet:
         except HypervisorUnreachable as problem:
             told = "to publish the failure give it one (--uri NAME=URI, or node in its [[host]])"
             self._put(f"{problem}; nothing was published, since the node's name is not known: {told}")
+            return
+        except ReportedElsewhere as problem:
+            self.refused.append(str(problem))
             return
         host.pump(0.0)
         if isinstance(record, AuditFailed):

@@ -121,6 +121,33 @@ def test_a_restarted_producer_has_a_higher_epoch(tmp_path: Path) -> None:
     assert (first.counter, second.counter) == (1, 1)
 
 
+@needs_libvirt
+@pytest.mark.parametrize("spooled", [False, True])
+@pytest.mark.parametrize("named", [False, True])
+def test_one_look_beside_a_running_producer_is_refused_and_other_hosts_are_looked_at(tmp_path: Path, named: bool, spooled: bool) -> None:
+    """A node without a name of its own has its host's, which only the first connection tells."""
+    path, uri, other = tmp_path / "l.sqlite", "c01=test:///default" if named else "test:///default", "c02=test:///default"
+    log, spool = ("--log", f"sqlite:{path}"), ("--spool", str(tmp_path / "spool")) if spooled else ()
+    running = claimlog("produce", "libvirt", "--uri", uri, "--interval", "2", *log)
+    until(lambda: (tmp_path / "l.sqlite-wake").exists() and len(records(path, AUDITS)) >= 2, 30.0, "two audits stand in the log")
+    name = records(path, AUDITS)[0].node_id
+
+    both, own = ("--uri", uri, "--uri", other), ("--uri", uri)
+    looks = [claimlog("produce", "libvirt", "--once", *log, *spool, *uris) for uris in (own, both) if not spooled or uris is both]
+    said = [look.communicate(timeout=60)[1] for look in looks]
+
+    running.terminate()
+    running.communicate(timeout=30)
+    audits, events = records(path, AUDITS), records(path, LIFECYCLE)
+    assert {look.returncode for look in looks} == {2}
+    assert all(f"claimlog: {name} is reported by another process, every 2s, the last time " in each for each in said)
+    assert all("end it, and wait 6s then" in each for each in said)
+    assert "c02: audited" in said[-1]
+    for observed in (audits, events):
+        assert len({record.epoch for record in observed if record.node_id == name}) == 1
+        assert {record.node_id for record in observed} == {name, "c02"}
+
+
 def test_a_generated_fleet_reports_and_asks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     log = f"sqlite:{tmp_path}/l.sqlite"
 

@@ -16,11 +16,12 @@ from streams.cli.given.documents import file_text, read_toml
 from streams.cli.printed import units
 from streams.cli.printed.printable import say
 from streams.cli.problems import UsageProblem
-from streams.cli.produce.publishing import Persistent, last_epoch, message
+from streams.cli.produce.publishing import Persistent, Reporting, last_epoch, message, reporting
 from streams.ledger_topics import open_ledger
 
 if TYPE_CHECKING:
     from producers.libvirt_fleet import Fleet, MakeHost
+    from producers.libvirt_host import LastEpoch
     from producers.source import Said
     from streams.clock import SystemClock
     from streams.log.base import Log
@@ -161,18 +162,42 @@ def report(hosts: Sequence[HostFlags], pace: Pace, clock: SystemClock, target: L
 
     open_ledger(target)
     look = last_epoch(target, PRODUCER)
-    fleet = Fleet(
-        make_hosts(hosts, pace, clock),
-        last_epoch=lambda topic, node_id: persistent(lambda: look(topic, node_id)),
-        interval_seconds=pace.interval_seconds,
-        once=pace.once,
-    )
+
+    def others(node_id: str) -> Reporting | None:
+        return persistent(lambda: reporting(target, PRODUCER, node_id, clock.wall_ms()))
+
+    def epoch(topic: str, node_id: str) -> int | None:
+        return persistent(lambda: look(topic, node_id))
+
+    epochs = beside_none(epoch, others) if pace.once else epoch
+    fleet = Fleet(make_hosts(hosts, pace, clock), last_epoch=epochs, interval_seconds=pace.interval_seconds, once=pace.once)
 
     def take(records: list[Said]) -> None:
         if records:
             persistent(lambda: target.append([message(said) for said in records]))
 
-    return _driven(fleet, take, len(hosts))
+    code = _driven(fleet, take, len(hosts))
+    _tell_refused(fleet)
+    return code
+
+
+def beside_none(epoch: LastEpoch, others: Callable[[str], Reporting | None]) -> LastEpoch:
+    """As `epoch`; the first question about a node, before anything is published of it, raises ReportedElsewhere if `others` finds one."""
+    from producers.libvirt_fleet import ReportedElsewhere
+
+    alone: set[str] = set()
+
+    def look(topic: str, node_id: str) -> int | None:
+        if node_id not in alone and (other := others(node_id)) is not None:
+            every, ago, ends = (units.span(ms) for ms in (other.every_ms, max(0, other.ago_ms), other.ends_ms))
+            raise ReportedElsewhere(
+                f"{node_id} is reported by another process, every {every}, the last time {ago} ago: after one look of a later one nothing "
+                f"that it says would count. What it reports is in the log anyway; to look with --once, end it, and wait {ends} then"
+            )
+        alone.add(node_id)
+        return epoch(topic, node_id)
+
+    return look
 
 
 def report_spooled(
@@ -205,7 +230,11 @@ def report_spooled(
         def take(records: list[Said]) -> None:
             _into(spool, records, forwarder)
 
-        fleet = Fleet(make_hosts(hosts, pace, clock), last_epoch=epoch, interval_seconds=pace.interval_seconds, once=pace.once)
+        def others(node_id: str) -> Reporting | None:
+            return forwarder.ask(lambda log: reporting(log, PRODUCER, node_id, clock.wall_ms()))
+
+        epochs = beside_none(epoch, others) if pace.once else epoch
+        fleet = Fleet(make_hosts(hosts, pace, clock), last_epoch=epochs, interval_seconds=pace.interval_seconds, once=pace.once)
         code = _driven(fleet, take, len(hosts))
         until = time.monotonic() + DRAIN_SECONDS_MAX
         while spool.waiting and time.monotonic() < until:
@@ -213,7 +242,8 @@ def report_spooled(
             time.sleep(0.05)
         if spool.waiting:
             say(f"not in the log yet, but in {spool_file}: {units.counted(spool.waiting, 'record')}")
-            return Exit.UNREACHABLE
+            code = Exit.UNREACHABLE
+        _tell_refused(fleet)
         return code
 
 
@@ -252,6 +282,12 @@ def _driven(fleet: Fleet, take: Callable[[list[Said]], None], hosts: int) -> int
     finally:
         fleet.close()
     return Exit.DONE if fleet.answered == hosts else Exit.ERROR
+
+
+def _tell_refused(fleet: Fleet) -> None:
+    """Raises UsageProblem if hosts were refused; the others were looked at."""
+    if fleet.refused:
+        raise UsageProblem("\n".join(fleet.refused))
 
 
 def _raise(failure: BaseException | None) -> None:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from collections.abc import Set as AbstractSet
-from typing import TypeVar
+from operator import attrgetter
+from typing import Any, NamedTuple, TypeVar
 
 from producers.source import Said
 from projections.reading import between
 from schemas.codec import Unreadable, decode_keyed
 from schemas.envelope import Headers
 from schemas.topics import AUDITS
-from streams.log.base import Log, LogFull, LogUnreachable, Message
+from streams.log.base import Log, LogFull, LogUnreachable, Message, Record
 from streams.patience import PAUSE_SECONDS, Patience
 from streams.reconciler import CARRIERS
 
@@ -25,7 +26,24 @@ CARRIED_SECONDS_MAX = 30.0
 CARRIED_SECONDS_TOLD = 2.0
 CARRIED_PAUSE_SECONDS = 0.1
 
+MISSED_MAX = 3
+"""A process that let as many reports be missed has ended, for all that the log can tell."""
+ENDED_MS_MIN = 5_000
+"""For one that reports all the time: clocks are not that exact, and a busy machine pauses."""
+
 Answer = TypeVar("Answer")
+
+
+class Reporting(NamedTuple):
+    """A process that reports a node: from each report to the next, and since its last one."""
+
+    every_ms: int
+    ago_ms: int
+
+    @property
+    def ends_ms(self) -> int:
+        """How long it has to say nothing until it counts as ended."""
+        return max(MISSED_MAX * self.every_ms, ENDED_MS_MIN)
 
 
 class Persistent:
@@ -119,17 +137,44 @@ def last_epochs(log: Log, producer: str, topic: str, node_ids: Iterable[str]) ->
     return epochs
 
 
+def reporting(log: Log, producer: str, node_id: str, now_ms: int) -> Reporting | None:
+    """The process that goes on reporting a node, by its newest audits: two of one epoch, the last of them just now by the log's time.
+
+    One that looks once has an epoch of its own each time, and does not. The pause is by its own clock: a spool carries many at once.
+    """
+    key = node_id.encode()
+    newest: dict[int, Any] = {}
+    found: dict[int, Reporting] = {}
+    for record in _tail(log, AUDITS, log.partition(AUDITS, key)):
+        if (audit := _own(record, producer, {key})) is None:
+            continue
+        before = newest.setdefault(audit.epoch, audit)
+        if audit.counter > before.counter:
+            found[audit.epoch] = Reporting(max(0, audit.mono_ms - before.mono_ms), now_ms - record.time_ms)
+            newest[audit.epoch] = audit
+    return min((each for each in found.values() if abs(each.ago_ms) < each.ends_ms), key=attrgetter("ago_ms"), default=None)
+
+
 def _tail_epochs(log: Log, producer: str, topic: str, partition: int, keys: AbstractSet[bytes]) -> tuple[dict[bytes, int], int | None]:
     """The highest epoch of each key there, and the time of the oldest record looked at; None if there is nothing before that one."""
-    end = log.end(topic, partition)
-    first = max(log.start(topic, partition), end - TAIL_RECORDS)
     found: dict[bytes, int] = {}
     before_ms: int | None = None
-    for record in between(log, topic, partition, first, end, BATCH_RECORDS):
-        if first > 0 and before_ms is None:
+    for number, record in enumerate(_tail(log, topic, partition)):
+        if number == 0 and record.offset > 0:
             before_ms = record.time_ms
-        if record.key in keys:
-            event = decode_keyed(topic, record.key, record.value)
-            if not isinstance(event, Unreadable) and event.producer == producer:
-                found[record.key] = max(event.epoch, found.get(record.key, 0))
+        if (event := _own(record, producer, keys)) is not None:
+            found[record.key] = max(event.epoch, found.get(record.key, 0))
     return found, before_ms
+
+
+def _tail(log: Log, topic: str, partition: int) -> Iterator[Record]:
+    end = log.end(topic, partition)
+    return between(log, topic, partition, max(log.start(topic, partition), end - TAIL_RECORDS), end, BATCH_RECORDS)
+
+
+def _own(record: Record, producer: str, keys: AbstractSet[bytes]) -> Any:
+    """The observation in the record, if it is one of `producer` under one of the keys, else None."""
+    if record.key not in keys:
+        return None
+    event = decode_keyed(record.topic, record.key, record.value)
+    return None if isinstance(event, Unreadable) or event.producer != producer else event

@@ -12,6 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from shutil import disk_usage
+from typing import Any, TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -37,6 +38,8 @@ WAL_BYTES = 32 << 20
 """What the write-ahead log may take beside the file."""
 ANSWER_SECONDS_MAX = 60.0
 """For how long a question about the log's last epoch may take; what the file remembers answers it then."""
+
+Answer = TypeVar("Answer")
 
 
 class _Stamp(Struct):
@@ -133,7 +136,7 @@ class Forwarder:
         self.failure: BaseException | None = None
         """What ended the thread, if it was not `stop`."""
         self._path, self._open_target, self._producer, self._tell = path, open_target, producer, tell
-        self._questions: SimpleQueue[tuple[str, str, SimpleQueue[int | None]]] = SimpleQueue()
+        self._questions: SimpleQueue[tuple[Callable[[Log], Any], SimpleQueue[Any]]] = SimpleQueue()
         self._stop = threading.Event()
         self._tried = threading.Event()
         self._reaches = False
@@ -143,11 +146,15 @@ class Forwarder:
 
     def last_epoch(self, topic: str, node_id: str) -> int | None:
         """The last epoch of a node in the log; None if there is none, or the log is away."""
+        return self.ask(lambda log: last_epoch(log, self._producer)(topic, node_id))
+
+    def ask(self, question: Callable[[Log], Answer]) -> Answer | None:
+        """What a question about the log is answered; None while the log is away."""
         self._tried.wait(ANSWER_SECONDS_MAX)
         if not self._reaches:
             return None
-        answers: SimpleQueue[int | None] = SimpleQueue()
-        self._questions.put((topic, node_id, answers))
+        answers: SimpleQueue[Answer | None] = SimpleQueue()
+        self._questions.put((question, answers))
         try:
             return answers.get(timeout=ANSWER_SECONDS_MAX)
         except Empty:
@@ -199,9 +206,9 @@ class Forwarder:
     def _answer(self, target: Log) -> None:
         """Answer what was asked, as a log can that is there, with or without room."""
         while not self._questions.empty():
-            topic, node_id, answers = self._questions.get()
+            question, answers = self._questions.get()
             try:
-                answers.put(last_epoch(target, self._producer)(topic, node_id))
+                answers.put(question(target))
             except LogUnreachable:
                 answers.put(None)
                 raise
@@ -212,7 +219,7 @@ class Forwarder:
         self._reaches = self._reaches and isinstance(trouble, LogFull)
         self._tried.set()
         while not self._reaches and not self._questions.empty():
-            self._questions.get()[2].put(None)
+            self._questions.get()[1].put(None)
         if type(self._trouble) is not type(trouble):
             self._tell(f"what is produced waits in {self._path}: {trouble}")
         self._trouble = trouble
