@@ -8,7 +8,7 @@ node that is silent from each audit to its next, since its producer pauses longe
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import msgspec
 from msgspec import Struct
@@ -27,6 +27,8 @@ TAIL_RECORDS = 2_000
 """Of each partition the newest are looked at: with two processes on one node they take turns all the time."""
 FALLS_MIN = 2
 """A spool that is carried on late, or again, puts older records behind newer ones once; who does so again is another process."""
+JUST_TAKEN_MS = 60_000
+"""What a spool carried on late was taken long before it came; an audit of a host that hangs takes half a minute at most."""
 SILENCES_MIN = 2
 """A producer that hung once is silent once; one whose interval is too long is so between its audits, or at least before half of them."""
 NEWEST_AUDITS = 10
@@ -36,26 +38,42 @@ NEWEST_AUDITS = 10
 class _Stamp(Struct):
     producer: str
     epoch: int
+    taken_at_ms: int
+
+
+class _Reported(Struct):
+    """The audits of one producer of a node: their highest epoch, the last one's, whether that came late, and how often epochs fell."""
+
+    highest: int = 0
+    last: int = 0
+    is_late: bool = False
+    falls: int = 0
 
 
 def producers(log: Log) -> Iterator[Check]:
-    """Nodes that two processes report at once; nothing where there are none."""
-    last: dict[tuple[bytes, str], int] = {}
-    falls: dict[tuple[bytes, str], int] = {}
+    """Nodes that two processes report at once, or that one reports in vain since another did; nothing where there are none."""
+    found: defaultdict[tuple[bytes, str], _Reported] = defaultdict(_Reported)
     for record in topic_records(log, AUDITS, TAIL_RECORDS):
         try:
             stamp = msgspec.json.decode(record.value, type=_Stamp)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             continue  # a dead letter
-        who = (record.key, stamp.producer)
-        if stamp.epoch < last.get(who, stamp.epoch):
-            falls[who] = falls.get(who, 0) + 1
-        last[who] = stamp.epoch
-    doubled = sorted({key.decode(errors="replace") for (key, _), times in falls.items() if times >= FALLS_MIN})
+        node = found[record.key, stamp.producer]
+        node.falls += stamp.epoch < node.last
+        node.highest, node.last = max(node.highest, stamp.epoch), stamp.epoch
+        node.is_late = abs(record.time_ms - stamp.taken_at_ms) > JUST_TAKEN_MS
+    doubled = _names(key for (key, _), node in found.items() if node.falls >= FALLS_MIN)
     if doubled:
-        named = ", ".join(doubled[:3]) + (" …" if len(doubled) > 3 else "")
-        says = f"two processes at once report {named}: only the one that began last counts"
+        says = f"two processes at once report {few(doubled)}: only the one that began last counts"
         yield Check("warn", "producers", says, "stop one; if they are two machines of one name, give each its own (produce libvirt --node)")
+    ignored = _names(key for (key, _), node in found.items() if node.falls < FALLS_MIN and node.last < node.highest and not node.is_late)
+    if ignored:
+        says = f"what is reported of {few(ignored)} counts for nothing: another process that began later reported it since"
+        yield Check("warn", "producers", says, "start the one that goes on anew")
+
+
+def _names(keys: Iterable[bytes]) -> list[str]:
+    return sorted({key.decode(errors="replace") for key in keys})
 
 
 def intervals(log: Log) -> Iterator[Check]:

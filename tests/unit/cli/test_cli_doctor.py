@@ -374,6 +374,26 @@ def test_a_node_that_two_processes_report_at_once_is_named_and_one_that_began_an
     assert "two processes at once report twice: only the one that began last counts / stop one" in says(said, "producers")
 
 
+def test_a_node_that_is_reported_in_vain_since_one_look_of_a_later_process_is_named_and_one_whose_spool_came_late_is_not(
+    fleet: FleetLog, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for node_id, epochs in {"in-vain": (1, 1, 2, 1, 1), "came-late": (1, 1, 2, 1, 1), "anew": (1, 2, 1, 3), "looked-at": (1, 1, 2)}.items():
+        for counter, epoch in enumerate(epochs, start=1):
+            taken_ms = fleet.now_ms - 600_000 if node_id == "came-late" else fleet.now_ms
+            look = HypervisorAudited(
+                node_id=node_id, producer="p", epoch=epoch, counter=counter, taken_at_ms=taken_ms, mono_ms=counter, digest="d"
+            )
+            fleet.append(AUDITS, structs.replace(look, hypervisor=Hypervisor(vcpus=8), instances=()))
+    fleet.carry()
+
+    said = fleet.run(capsys, "doctor", "-o", "json")
+
+    assert [item["says"] for item in said.json["items"] if item["check"] == "producers"] == [
+        "what is reported of in-vain counts for nothing: another process that began later reported it since"
+    ]
+    assert says(said, "producers").endswith(" / start the one that goes on anew")
+
+
 def test_nodes_that_are_silent_from_one_audit_to_the_next_are_named_and_one_that_hung_or_began_anew_is_not(
     fleet: FleetLog, capsys: pytest.CaptureFixture[str]
 ) -> None:
