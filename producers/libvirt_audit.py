@@ -24,6 +24,7 @@ from producers.libvirt_rounds import Rounds, Stuck
 from producers.libvirt_system import Facts, Options, look_at_host
 from schemas.audits import InstanceReport
 from schemas.inventory import Hypervisor, Physical
+from schemas.units import TEXT_CHARACTERS_MAX
 
 AUDIT_TIMEOUT_SECONDS = 30.0
 """An audit of 500 domains takes 0.1 s over a socket; libvirt itself gives up on a held state lock after 30 s."""
@@ -37,6 +38,9 @@ One takes 0.2 ms, most of it waiting: nearly every host has all of its stopped o
 
 BESIDE_LIST_SECONDS = 0.5
 """A second connection lists in milliseconds. So long it is waited for though all is read, so that the next look does not find it busy."""
+
+NOT_REFRESHED = "not refreshed"
+"""How a host's `storage_pools` begin while libvirt cannot look at some of them again."""
 
 
 class Look(Struct, frozen=True, kw_only=True):
@@ -119,12 +123,12 @@ class Auditor:
         changed = self._changed.union(self._stopped_next())
         survey = Survey(self._known, self.disks, changed=changed, skipped=set(self._reading), everything=is_full)
         answer: dict[str, Any] = {}
-        options, facts = self._options, None if is_full else self._facts
+        options, facts, stopped = self._options, None if is_full else self._facts, self.rounds.pools.stopped
         occupied = [instance_id for instance_id, stuck in self.rounds.stuck.items() if stuck.is_occupied]
 
         def job(handle: Any) -> None:
             try:
-                answer["host"] = look_at_host(handle, options, facts)
+                answer["host"] = look_at_host(handle, options, facts, stopped)
                 answer["free_again"] = [instance_id for instance_id in occupied if not _is_occupied(handle, instance_id)]
                 survey.run(handle)
             finally:
@@ -165,7 +169,8 @@ class Auditor:
         assert self._facts is not None
         since_ms = self._unread_since_ms | {instance_id: stuck.since_ms for instance_id, stuck in self.rounds.stuck.items()}
         reports = [self._report(listed, since_ms.get(listed.instance_id)) for listed in self._listed]
-        stats = self._host.stats | ({"storage_pools": f"not refreshed: {trouble}"} if (trouble := self.rounds.pools_trouble) else {})
+        trouble = f"{NOT_REFRESHED}: {self.rounds.pools_trouble}"[:TEXT_CHARACTERS_MAX]
+        stats = self._host.stats | ({"storage_pools": trouble} if self.rounds.pools_trouble else {})
         return Look(
             hypervisor=structs.replace(self._host, physical=self._physical(self._host.physical), stats=stats),
             instances=tuple(sorted(reports, key=lambda each: each.instance_id)),

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from queue import Empty, Full, Queue
 from typing import NamedTuple
 
+from producers.libvirt_audit import NOT_REFRESHED
 from producers.libvirt_connect import HypervisorUnreachable, Pending
 from producers.libvirt_host import LastEpoch, LibvirtHost
 from producers.source import Publish, Said
@@ -26,6 +27,7 @@ TICK_SECONDS = 0.5
 SPREAD_SECONDS_MAX = 5.0
 """The first audits of many hosts are spread over this time, and so are all that follow."""
 NO_DISK = "no storage pool is active, so it has no disk to give: no instance with a disk goes there; docs/libvirt.md says how to define one"
+NO_DISK_NOW = "it has no disk to give for now, storage pools"
 
 
 class NodeTwice(Exception):
@@ -197,7 +199,8 @@ class Fleet:
             self._without_disk.discard(record.node_id)
         elif record.node_id not in self._without_disk:
             self._without_disk.add(record.node_id)
-            self._put(f"{record.node_id}: {NO_DISK}")
+            pools = record.hypervisor.stats.get("storage_pools", "")
+            self._put(f"{record.node_id}: {f'{NO_DISK_NOW}: {pools}' if pools.startswith(NOT_REFRESHED) else NO_DISK}")
 
     def _publish(self, topic: str, key: bytes, value: bytes, headers: Headers) -> None:
         self._put(Said(topic, key, value, headers))

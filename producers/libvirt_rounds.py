@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from producers.libvirt_connect import Connection, HypervisorUnreachable, Pending, said
 from producers.libvirt_disks import DiskLook, DiskSize, Guest
-from producers.libvirt_pools import refresh_pools
+from producers.libvirt_pools import PoolRefresh
 from producers.libvirt_system import Options
 
 STUCK_MAX = 3
@@ -45,8 +45,7 @@ class Rounds:
 
     def __init__(self, options: Options, wall_ms: Callable[[], int], mono_ms: Callable[[], int]) -> None:
         self.stuck: dict[str, Stuck] = {}
-        self.pools_trouble = ""
-        """Why the storage pools could not be looked at again, so that their figures may be old."""
+        self.pools = PoolRefresh(options.pools)
         self._options = options
         self._wall_ms, self._mono_ms = wall_ms, mono_ms
         self._open: Callable[[], Connection] | None = None
@@ -55,7 +54,8 @@ class Rounds:
         self._pending: Pending[None] | None = None
         self._answered_ms: dict[str, int] = {}
         self._sizes: dict[str, DiskSize] = {}
-        self._refreshing: Pending[None] | None = None
+        self._refreshing: Pending[str] | None = None
+        self._pools_trouble = ""
         self._refresh_due_ms = 0
         self._guests: list[Guest] = []
 
@@ -63,6 +63,11 @@ class Rounds:
     def running(self) -> bool:
         """Whether a round is under way."""
         return self._look is not None or self._refresh_due_ms > 0
+
+    @property
+    def pools_trouble(self) -> str:
+        """Why storage pools could not be looked at again, so that their figures are old or unknown."""
+        return "; ".join(filter(None, (self._pools_trouble, *(pool.why for pool in list(self.pools.stopped.values())))))
 
     def start(self, open_connection: Callable[[], Connection], guests: Iterable[Guest]) -> None:
         """Begin a round, unless one is under way; without a connection there is none until the next is due."""
@@ -74,8 +79,7 @@ class Rounds:
         # A pool on a dead server hangs when it is looked at; then the round goes on without, and so do the next until it returns.
         if self._options.refresh_pools and (self._refreshing is None or self._refreshing.done) and self._connect():
             assert self._connection is not None
-            pools = self._options.pools
-            self._refreshing = self._connection.start(lambda handle: refresh_pools(handle, pools))
+            self._refreshing = self._connection.start(self.pools.run)
             self._refresh_due_ms = self._mono_ms() + ANSWER_MS
         else:
             self._go_on(self._guests)
@@ -92,7 +96,7 @@ class Rounds:
         self._release()
         if self._refresh_due_ms and self._refreshing is not None and (self._refreshing.done or self._mono_ms() > self._refresh_due_ms):
             self._refresh_due_ms = 0
-            self.pools_trouble = _trouble(self._refreshing)
+            self._pools_trouble = _trouble(self._refreshing)
             self._go_on(self._guests)
         if self._look is None or self._pending is None:
             return None
@@ -189,11 +193,10 @@ class Rounds:
                 stuck.pending = stuck.look = None
 
 
-def _trouble(refreshing: Pending[None]) -> str:
+def _trouble(refreshing: Pending[str]) -> str:
     if not refreshing.done:
         return f"no answer in {ANSWER_MS // 1000} s"
     try:
-        refreshing.answer(0)
+        return refreshing.answer(0)
     except libvirt.libvirtError as error:
         return said(error)
-    return ""

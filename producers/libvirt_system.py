@@ -13,7 +13,7 @@ import libvirt
 from msgspec import Struct, structs
 
 from producers.libvirt_connect import supported
-from producers.libvirt_pools import look_at_pools
+from producers.libvirt_pools import Stopped, look_at_pools
 from producers.libvirt_storage import Storage
 from producers.libvirt_xml import Capabilities, read_capabilities, read_pci, read_system_uuid
 from schemas.inventory import CellMemory, Hypervisor, NumaCell, PciDevice, Physical
@@ -64,12 +64,14 @@ def read_facts(handle: Any, node_info: Sequence[Any], dedicated_cpus: frozenset[
     )
 
 
-def look_at_host(handle: Any, options: Options, known: Facts | None = None) -> tuple[Hypervisor, Facts]:
-    """The host as it is now, and what to keep of it. Raises libvirtError, ValueError."""
+def look_at_host(
+    handle: Any, options: Options, known: Facts | None = None, stopped: dict[str, Stopped] | None = None
+) -> tuple[Hypervisor, Facts]:
+    """The host as it is now, and what to keep of it; `stopped` as for `look_at_pools`. Raises libvirtError, ValueError."""
     node_info = handle.getInfo()
     facts = known if known is not None and known.totals == _totals(node_info) else read_facts(handle, node_info, options.dedicated_cpus)
     _, memory_mib, cpus = node_info[:3]
-    storage = look_at_pools(handle, options.pools)
+    storage = look_at_pools(handle, options.pools, {} if stopped is None else stopped)
     dedicated = len(options.dedicated_cpus)
     capabilities = facts.capabilities
     _check_dedicated(options.dedicated_cpus, capabilities.cells, cpus)
