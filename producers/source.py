@@ -1,7 +1,8 @@
 """What all sources share: who is speaking and in what order (producer, epoch, counter), and saying an audit in full only when it changed.
 
-A source gets a `publish` callable and knows nothing of logs. Each node has one producer of audits and one of life-cycle events; the fold
-takes what is newest by (epoch, counter) of each and ignores the rest (rule 4).
+A source gets a `publish` callable and knows nothing of logs. Each node has one producer of audits and one of life-cycle events, of one
+name where the host itself reports both (decision 0009); the fold takes what is newest by (epoch, counter) of each and ignores the rest
+(rule 4).
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ from streams.cli.given.node_names import unknown_node
 from streams.cli.given.units_in import duration_ms, not_empty
 from streams.cli.node.verb import claim_item
 from streams.cli.printed import units
-from streams.cli.printed.output import Column, Report
+from streams.cli.printed.output import Column, Report, plain
 from streams.cli.printed.printable import say
 from streams.cli.problems import UsageProblem
 from streams.cli.reading.open_log import opened
@@ -54,9 +54,12 @@ COLUMNS = [
     Column(name="owner", wide=True),
     Column(name="deadline_ms", title="deadline", shown=units.moment, wide=True),
     Column(name="group_id", title="group", shown=lambda group: group or "-", wide=True),
+    *(Column(name=name, wide=True) for name in ("keep", "resize", "forced")),
+    Column(name="pinned_cpus", title="CPUs", shown=lambda cpus: plain(cpus) or "-", wide=True),
+    Column(name="pci_addresses", title="devices", shown=lambda addresses: plain(addresses) or "-", wide=True),
     Column(name="position", wide=True),
 ]
-_LIKE = dict.fromkeys([*(column.name for column in COLUMNS), *RESOURCES, "granted_ms", "confirmed_ms", "resize", "forced", "keep"])
+_LIKE = dict.fromkeys([*(column.name for column in COLUMNS), *RESOURCES, "granted_ms", "confirmed_ms", "cells"])
 
 
 @app.command(name="list")

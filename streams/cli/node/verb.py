@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 from cyclopts import App, Parameter
 from msgspec import to_builtins
+from msgspec.structs import asdict
 
 from projections.node import Claim, Node
 from projections.wording import amounts_text
@@ -18,6 +19,7 @@ from schemas.results import NodeResources, ResourceRow
 from streams.cli.exits import Exit
 from streams.cli.flags import LIVE, Live, LogFlag, MomentFlag
 from streams.cli.given.node_names import unknown_node
+from streams.cli.node.devices import cell_items, device_items, device_lines
 from streams.cli.nodes import node_item
 from streams.cli.printed import units
 from streams.cli.printed.amounts import MEMORY, TITLES, amount_text
@@ -62,6 +64,8 @@ def show(name: NodeName, /, *, log: LogFlag = None, at: MomentFlag = "now", outp
         "claims_held": claims,
         "instances_shown": [to_builtins(node.shown[instance_id].report) for instance_id in sorted(node.shown)],
         "findings": [to_builtins(finding) for finding in findings],
+        "numa_cells": cell_items(node),
+        "pci_devices": device_items(node),
         "stats": {} if node.hypervisor is None else dict(node.hypervisor.stats),
     }
     report = Report(columns=[Column(name=name) for name in item], items=[item], cut=state.cut)
@@ -142,6 +146,9 @@ def claim_item(claim: Claim, state: State) -> dict[str, Any]:
         "forced": claim.forced,
         "keep": claim.keep,
         "group_id": "" if claim.group is None else claim.group.group_id,
+        "cells": [asdict(cell) for cell in claim.cells],
+        "pinned_cpus": claim.pinned_cpus,
+        "pci_addresses": claim.pci_addresses,
         "position": f"claims/{0 if ledger is None else ledger.partition}@{claim.offset}",
     }
 
@@ -162,6 +169,7 @@ def described(row: NodeResources, node: Node, findings: list[LeakSuspected | Lea
         lines += _arithmetic(resource, getattr(row, resource), node)
     if node.hypervisor is not None and (pools := node.hypervisor.stats.get("storage_pools")):
         lines.append(f"{'':<11} storage pools: {pools}")
+    lines += device_lines(node)
     claimed = f"{units.counted(row.claims, 'claim')}, {row.claims_unconfirmed} unconfirmed"
     lines.append(f"instances   {row.instances} shown or claimed, {len(node.shown)} shown; {claimed}")
     for claim in sorted(node.held(), key=lambda claim: (claim.offset, claim.claim_id)):

@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 from schemas.audits import AuditFailed, HypervisorAudited, InstanceReport
-from schemas.claims import NodeConfigured, NodeSilent
+from schemas.claims import ClaimItem, ClaimRequested, NodeConfigured, NodeSilent
 from schemas.codec import decode
-from schemas.inventory import Hypervisor, Physical
-from schemas.resources import ObservedResources
+from schemas.inventory import HugePages, Hypervisor, NumaCell, PciDevice, Physical
+from schemas.requests import NumaWant, PciWant
+from schemas.resources import ObservedResources, Resources
 from schemas.topics import AUDITS, CLAIMS
 from tests.cli_log import PARTITIONS, FleetLog
 
@@ -49,6 +50,51 @@ def test_show_as_json_has_the_claims_the_instances_and_the_findings(tmp_path: Pa
     assert [report["instance_id"] for report in node["instances_shown"]] == ["i1"]
     assert [finding["kind"] for finding in node["findings"]] == ["ghost-instance"]
     assert node["memory_mib"]["free"] == 8192 - 1204 - 1024
+
+
+def test_show_has_cells_and_devices_and_claims_say_which_of_them_they_hold(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """One has a function of a device, so that the device itself is nobody's and not free."""
+    fleet = FleetLog(tmp_path)
+    cells = tuple(
+        NumaCell(
+            cell_id=number,
+            cpus=tuple(range(4 * number, 4 * number + 4)),
+            dedicated_cpus=(4 * number, 4 * number + 1),
+            memory_mib=4096,
+            pages=(HugePages(size_kib=4, total=524_288), HugePages(size_kib=2048, total=1024)),
+        )
+        for number in (0, 1)
+    )
+    whole = PciDevice(address="0000:01:00.0", vendor_id="8086", product_id="1572", device_type="type-PF")
+    part: dict[str, Any] = {"vendor_id": "8086", "product_id": "154c", "device_type": "type-VF", "physical_function": whole.address}
+    parts = (PciDevice(address=f"0000:01:10.{number}", **part) for number in (0, 1))
+    fleet.audit("c01", pcpus=4, numa_cells=cells, pci_devices=(whole, *parts))
+    item = ClaimItem(
+        claim_id="r1/0/s-1.1", instance_id="i1", nodes=("c01",), resources=Resources(pcpus=1, memory_mib=512),
+        numa=(NumaWant(cpus=(0,), memory_mib=512, cpu_policy="dedicated", page_size="large"),),
+        pci=(PciWant(alias="vf", specs=({"product_id": "154c"},)),),
+    )  # fmt: skip
+    fleet.append(CLAIMS, ClaimRequested(request_id="r1", owner="s1", basis=0, ttl_ms=600_000, items=(item,)), key=b"c01")
+
+    (node,) = fleet.run(capsys, "node", "show", "c01", "-o", "json").json["items"]
+    words, (held,) = fleet.run(capsys, "node", "show", "c01").out, node["claims_held"]
+
+    assert (held["pinned_cpus"], held["pci_addresses"]) == ([0], ["0000:01:10.0"])
+    assert [(cell["cell_id"], cell["page_size_kib"], cell["memory_mib"]) for cell in held["cells"]] == [(0, 2048, 512)]
+    (first, second) = node["numa_cells"]
+    assert (first["dedicated_cpus_free"], second["dedicated_cpus_free"]) == ([1], [4, 5])
+    assert [pages["free"] for pages in first["pages"] if pages["size_kib"] == 2048] == [768]
+    devices = {each["address"]: (each["free"], each["instances"]) for each in node["pci_devices"]}
+    assert devices == {"0000:01:00.0": (False, []), "0000:01:10.0": (False, ["i1"]), "0000:01:10.1": (True, [])}
+    assert [" ".join(line.split()) for line in words.splitlines() if line.startswith(("cell", "devices"))] == [
+        "cell 0 free 1 of 2 dedicated CPUs, 768 of 1,024 pages of 2,048 KiB",
+        "cell 1 free 2 of 2 dedicated CPUs, 1,024 of 1,024 pages of 2,048 KiB",
+        "devices free 1 of 2 8086:154c (type-VF)",
+        "devices free 0 of 1 8086:1572 (type-PF)",
+    ]
+    listed = fleet.run(capsys, "claims", "list", "-o", "wide").out.splitlines()
+    assert listed[0].split()[-6:] == ["keep", "resize", "forced", "CPUs", "devices", "position"]
+    assert listed[1].split()[-6:-1] == ["no", "no", "no", "0", "0000:01:10.0"]
 
 
 def test_show_says_why_the_first_audit_of_a_node_failed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
