@@ -150,7 +150,7 @@ def _unknown(finding: OpenRecord, node: Node, now_ms: int, report_age_ms: int) -
     if finding.kind == "stranded-claim":
         return ""  # The operator's word that the node is withdrawn is all that there will ever be.
     if not isinstance(finding, LeakConfirmed):
-        return "only suspected: wait for the next audit, an event may still be on its way"
+        return "only suspected: a later audit confirms it, once no event that would explain it can be on its way any more"
     if node.audits_fail or node.silent_since_ms is not None:
         return f"what is on {node.node_id} is not known now: its audits fail or do not come"
     if node.unknown_since_ms is not None:

@@ -799,3 +799,14 @@ def test_where_a_record_stands_is_told_though_its_acknowledgement_does_not_say_i
     monkeypatch.setattr(kafka_send._Landing, "note", note_without_offset)
 
     assert log.append(numbered(9, 5)) == [9, 10, 11, 12, 13]
+
+
+@pytest.mark.parametrize("verb", [("claims", "list"), ("leaks",), ("nodes",), ("events",)], ids=" ".join)
+def test_a_prefix_that_nobody_has_a_ledger_under_is_said_to_have_none(
+    settings: KafkaSettings, verb: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = run([*verb, "--log", f"kafka://{settings.bootstrap}/nosuch?single-broker=true"])
+
+    said = capsys.readouterr()
+    assert (code, said.out) == (1, "")
+    assert "this log has no ledger" in said.err

@@ -148,6 +148,8 @@ def _item(name: str, request: PlacementRequested, found: Capacity, zones: Sequen
     return {
         "flavor": name,
         "size": size_text(request),
+        "extra_specs": request.flavor.extra_specs,
+        "image_properties": request.image.properties,
         **{name: getattr(resources, name) for name in RESOURCES},
         "fits": found.fits,
         "at_least": found.at_least,
@@ -177,6 +179,8 @@ def _columns(zones: Sequence[str]) -> list[Column]:
         Column(name="most", title="most on one", shown=_most),
         Column(name="bounds", title="runs out first (on nodes)", shown=_bounds),
         Column(name="rejected", title="kept away by (nodes)", shown=_bounds),
+        Column(name="extra_specs", title="extra specs", wide=True),
+        Column(name="image_properties", title="image properties", wide=True),
         Column(name="where", shown=_where, wide=True),
     ]
 

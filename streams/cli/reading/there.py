@@ -75,9 +75,12 @@ def check_there(log: Log, *topics: str) -> None:
 def check_seen(log: Log, *topics: str) -> None:
     """Raises AnswerIncomplete where one of these topics is missing on Kafka, or, elsewhere, some that follow from the ledger are there.
 
-    It was deleted then, or is hidden from this user: whoever makes a ledger's topics makes them all.
+    It was deleted then, or is hidden from this user: whoever makes a ledger's topics makes them all. Raises TopicMismatch where none is
+    there: on Kafka that is another prefix.
     """
     there = log.topics()
     names = [name for name in topics if name not in there]
     if names and (full_name_of(log) is not None or any(name in there for name in MADE_AGAIN)) and not is_lines(log):
+        if not any(name in there for name in MADE_AGAIN):
+            folded_partitions(there)
         raise AnswerIncomplete(f"{missing_text(names)}. {HIDES}")

@@ -129,7 +129,8 @@ def test_devices_and_volumes_that_requests_asked_for_beside_their_flavor_count(f
     gpu = PciWant(alias="gpu", specs=({"vendor_id": "10de"},))
     plain = PlacementRequested(request_id="r0", flavor=flavor, count=3)
     with_gpu, on_volume = structs.replace(plain, request_id="r1", count=2, pci=(gpu,)), structs.replace(plain, request_id="r2", count=1)
-    for request in (plain, with_gpu, structs.replace(on_volume, boot_from_volume=True)):
+    shared = structs.replace(plain, flavor=structs.replace(flavor, extra_specs={"hw:cpu_policy": "shared"}))
+    for request in (shared, with_gpu, structs.replace(on_volume, boot_from_volume=True)):
         fleet.append(REQUESTS, request)
     path = fleet.path.parent / "request.json"
     path.write_bytes(encode(PlacementRequested(request_id="r", flavor=flavor, count=2, pci=(gpu,))))
@@ -144,6 +145,7 @@ def test_devices_and_volumes_that_requests_asked_for_beside_their_flavor_count(f
         ("m1 (2)", "1 GiB, 40 GiB disk, 1 gpu", 2),
         ("m1 (3)", "1 GiB, 40 GiB volume", 8 + 3 + 8),
     ]
+    assert [item["extra_specs"] for item in items] == [{"hw:cpu_policy": "shared"}] + 2 * [{}]
     assert nothing["fits"] is None
     assert items[1]["pci"] == [{"alias": "gpu", "specs": [{"vendor_id": "10de"}]}]
     assert (asked_again["fits"], asked_again["rejected"]) == (2, {"PciPassthroughFilter": 2})
