@@ -23,11 +23,11 @@ from typing import Any, Final, TextIO
 import faust
 
 from schemas.topics import STREAM_PARTITIONS
+from streams.app_errors import is_not_allowed, meant
 from streams.app_security import address_family, resolve_only, security
 from streams.ledger_topics import check_share
-from streams.log.base import Log, LogError, LogUnreachable
+from streams.log.base import Log, LogUnreachable
 from streams.log.kafka import KafkaLog
-from streams.log.kafka_errors import NOT_ALLOWED
 from streams.log.kafka_settings import KafkaSettings
 from streams.metrics import Health
 from streams.patience import PAUSE_SECONDS, Patience
@@ -48,8 +48,6 @@ STOP_SECONDS: Final = 10.0
 """How long an orderly end may take. A crash loses nothing, so a process that hangs is ended."""
 FAUST_STOP_SECONDS: Final = 4.0
 """How long Faust may take to end once the engines have. With brokers away its client (aiokafka 0.14) may end its thread, and it waits."""
-_NOT_ALLOWED: Final = frozenset(("GroupAuthorizationFailedError", "TopicAuthorizationFailedError"))
-"""What Faust's client calls it where brokers say that this user may not."""
 UNREACHABLE: Final = 5
 """The exit code of the command line for a log that is away, also where Faust cannot end without its brokers."""
 
@@ -251,19 +249,9 @@ class FaustHost:
             await app.start()
             await app.wait_until_stopped()
         except Exception as problem:
-            raise self._meant(problem) from problem
+            raise meant(self.settings, problem) from problem
         reason = app.crash_reason
-        raise self._meant(reason or RuntimeError("Faust stopped by itself and gave no reason; start this worker again"))
-
-    def _meant(self, problem: BaseException) -> BaseException:
-        """Faust's client of Kafka has errors of its own; one that would pass means that no broker answered it."""
-        if type(problem).__module__.startswith("aiokafka.") and getattr(problem, "retriable", False):
-            asked = self.settings.options.get("security.protocol", "plaintext").lower()
-            check = "that the brokers run" if asked == "plaintext" else "that the brokers run, the certificates and the SASL settings"
-            return LogUnreachable(f"{self.settings.place}: joining the other workers: {problem}. Check {check}")
-        if type(problem).__name__ in _NOT_ALLOWED:
-            return LogError(f"{self.settings.place}: group {self.settings.group(GROUP)}: {problem}. {NOT_ALLOWED}")
-        return problem
+        raise meant(self.settings, reason or RuntimeError("Faust stopped by itself and gave no reason; start this worker again"))
 
     def _trouble(self) -> BaseException | None:
         """What ended the membership of the group. Faust's client keeps it for who reads next, which may be nobody, and does no more."""
@@ -277,7 +265,7 @@ class FaustHost:
     def _refused(self) -> str:
         """Why the group does not take or keep this worker, if brokers said that its user may not be in it."""
         problem = self._trouble()
-        return str(self._meant(problem)) if problem is not None and type(problem).__name__ in _NOT_ALLOWED else ""
+        return str(meant(self.settings, problem)) if problem is not None and is_not_allowed(problem) else ""
 
     def _app(self, ended: Callable[[], None]) -> faust.App:
         """Faust with everything off that would carry, keep or create data."""

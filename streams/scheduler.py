@@ -20,10 +20,10 @@ from projections.rules import DIGEST_EVERY
 from schemas.codec import Unreadable
 from schemas.topics import ANSWERED, CLAIMS, REQUESTS, RESULTS
 from streams.clock import ClockMs, boot_clock_ms, wall_clock_ms
-from streams.engines import not_told, rewound
-from streams.log.base import Log, Partition, Record, may_write
+from streams.engines import RENEWED_SECONDS, not_told, rewound
+from streams.log.base import Log, Partition, Record
 from streams.outbox import Outbox
-from streams.placement.filing import FILED_PER_TURN, file_away, said
+from streams.placement.filing import FILED_PER_TURN, file_away, may_say, said
 from streams.placement.history import begun, epoch_of
 from streams.placement.placer import Placer
 from streams.scheduling.filters import rests_on_labels
@@ -93,7 +93,7 @@ class Scheduler:
         self._look: Callable[[Mapping[Partition, int]], Collection[Partition]] | None = getattr(log, "news", None)
         """On a log that tells in one look where there is something to read, the other partitions are not read."""
         self._news: Collection[Partition] | None = None
-        self._clocks, self._says_answered = clocks or Clocks(), _may_say_answered(log, tell)
+        self._clocks, self._says_answered = clocks or Clocks(), may_say(log, tell)
         begun_with = ledgers or [Ledger(number, topics[CLAIMS]) for number in range(topics[CLAIMS])]
         self._ledgers = [_begun_with(log, number, ledger, self._passed_over) for number, ledger in enumerate(begun_with)]
         self._request_partitions = topics[REQUESTS]
@@ -103,7 +103,7 @@ class Scheduler:
         self._committed: dict[int, int] = {}
         self._commit_soon: Callable[[str, str, Mapping[int, int]], None] | None = getattr(log, "commit_soon", None)
         """On a log that is far away nobody waits for it: it only saves a new owner some reading."""
-        self._commit_due_ms = 0
+        self._commit_due_ms = self._renew_due_ms = 0
         self._eager_until_ms = self._clocks.boot_ms() + EAGER_MS
         self._is_behind = True
         """Whether there is more to fold than it has: nobody knows yet."""
@@ -351,6 +351,8 @@ class Scheduler:
         self._commit_due_ms = boot_ms + COMMIT_EVERY_MS
         if not force:
             self._file_away()
+        if boot_ms >= self._renew_due_ms:
+            self._renew_due_ms, self._committed = boot_ms + int(RENEWED_SECONDS * 1000), {}
         stands, soon = self.placer.commit_offsets(), self._commit_soon
         changed = {p: offset for p, offset in stands.items() if self._committed.get(p) != offset}
         if soon is not None and not force:
@@ -388,13 +390,3 @@ def _begun_with(log: Log, number: int, ledger: Ledger, tell: Callable[[str], Non
         return ledger
     tell(f"{CLAIMS}/{number}: the state to start with is discarded: {reason}; it is folded anew")
     return Ledger(number, log.topics()[CLAIMS])
-
-
-def _may_say_answered(log: Log, tell: Callable[[str], None]) -> bool:
-    """Whether what is filed away can be said. The topic is younger than some ledgers, and so is the right to write it."""
-    if ANSWERED not in log.topics():
-        return False
-    if may_write(log, ANSWERED):
-        return True
-    tell(f"{ANSWERED}: this user may not write it, so each start reads all results; who may do what to which topic: docs/kafka.md")
-    return False

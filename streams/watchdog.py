@@ -143,6 +143,8 @@ class Watchdog:
         self._share, self._joining_since, self._open_log, self._health = share, joining_since, open_log, health
         self._tell, self._give_up, self._stall_seconds = tell, give_up, stall_seconds
         self._out_of_reach, self._failing_since = out_of_reach or give_up, math.inf
+        self._borne = ""
+        """What the log said last: once is enough, also where it says so each second."""
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="watchdog", daemon=True)
         self._in_touch, self._refused, self._apart_since = in_touch, refused, math.inf
@@ -173,7 +175,7 @@ class Watchdog:
                 while not self._waited():
                     try:
                         self._look(log)
-                        self._failing_since = math.inf
+                        self._failing_since, self._borne = math.inf, ""
                     except LogError as problem:
                         self._bear(problem)
         except Exception as problem:
@@ -205,7 +207,9 @@ class Watchdog:
         if isinstance(problem, LogOutdated):
             self._out_of_reach(str(problem))
             return
-        self._tell(f"watchdog: {problem}")
+        if str(problem) != self._borne:
+            self._tell(f"watchdog: {problem}")
+        self._borne = str(problem)
         self._give_time()
         now = self._seconds()
         if self._share() is not None:

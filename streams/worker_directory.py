@@ -104,5 +104,9 @@ def _content(file: Path) -> str | None:
 def _write(file: Path, text: str) -> None:
     """Written aside and renamed: a kill between the two leaves no half of it. After a power cut it may be empty all the same."""
     draft = file.with_suffix(".new")
-    draft.write_text(text)
-    draft.replace(file)
+    try:
+        draft.write_text(text)
+        draft.replace(file)
+    except OSError as problem:
+        problem.filename = problem.filename or str(draft)
+        raise

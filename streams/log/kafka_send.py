@@ -18,6 +18,7 @@ from confluent_kafka import Message as Delivered
 from streams.log.base import LogError, LogUnreachable, Message, Partition
 from streams.log.kafka_client import Clients
 from streams.log.kafka_errors import error_of, log_error
+from streams.log.kafka_settings import SettingsProblem
 
 RECORD_BYTES_MAX_DEFAULT: Final = 1_000_000
 """librdkafka's `message.max.bytes`, with what it adds to a record."""
@@ -93,7 +94,7 @@ class Sender:
 
     def __init__(self, clients: Clients) -> None:
         self._clients, self._settings = clients, clients.settings
-        self._record_bytes_max = int(self._settings.options.get("message.max.bytes", RECORD_BYTES_MAX_DEFAULT))
+        self._record_bytes_max = _number(self._settings.options.get("message.max.bytes", str(RECORD_BYTES_MAX_DEFAULT)))
         self._producer: Producer | None = None
         self._under_way: list[Batch] = []
 
@@ -242,3 +243,11 @@ class Sender:
     def close(self) -> None:
         """What is under way is taken back: who wanted it in the log has waited for it."""
         self._give_up()
+
+
+def _number(text: str) -> int:
+    """As librdkafka reads one, also in hexadecimal. Raises SettingsProblem."""
+    try:
+        return int(text, 0)
+    except ValueError:
+        raise SettingsProblem(f"message.max.bytes {text!r}: expected a whole number") from None

@@ -15,7 +15,7 @@ from projections.reading import between
 from schemas.codec import decode
 from schemas.results import RequestsAnswered
 from schemas.topics import ANSWERED, RESULTS
-from streams.log.base import Log, Message
+from streams.log.base import Log, Message, may_write
 from streams.placement.messages import Sender
 from streams.placement.work import Desk, Filing
 
@@ -27,6 +27,16 @@ SAID_PER_TURN: Final = 4
 """Records of 107 kB. Who files a long log away for the first time has thousands, and requests wait meanwhile."""
 
 RECORDS_PER_READ: Final = 100
+
+
+def may_say(log: Log, tell: Callable[[str], None]) -> bool:
+    """Whether what is filed away can be said, else `tell` hears why. The topic and the right to write it are younger than some ledgers."""
+    if ANSWERED not in log.topics():
+        return False
+    if may_write(log, ANSWERED):
+        return True
+    tell(f"{ANSWERED}: this user may not write it, so each start reads all results; who may do what to which topic: docs/kafka.md")
+    return False
 
 
 def known(log: Log, partition: int) -> Filed:

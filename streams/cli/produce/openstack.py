@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from stat import S_ISREG
-from typing import TYPE_CHECKING, Annotated, BinaryIO
+from typing import TYPE_CHECKING, Annotated, BinaryIO, NamedTuple
 
 from cyclopts import Parameter
 
@@ -22,6 +22,7 @@ from streams.cli.produce.verb import SECONDS_MAX, Seconds, check_above_0, persis
 from streams.cli.reading.open_log import open_log, opened
 from streams.clock import SystemClock, wall_clock_ms
 from streams.ledger_topics import open_ledger
+from streams.log.base import HIDES, Log
 
 if TYPE_CHECKING:
     from producers.openstack import OpenStack, Reach
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from streams.cli.produce.notifications import Feed
     from streams.cli.produce.publishing import Persistent
     from streams.cli.produce.sources import Source
-    from streams.log.base import Log, Message
+    from streams.log.base import Message
 
 SOURCE_FORMS = "FILE of JSON lines, FILE.json, - for stdin, or kafka://HOST:PORT/TOPIC (versioned_notifications: all its priorities)"
 WAIT_SECONDS = 0.5
@@ -218,6 +219,25 @@ def _is_pipe(file: BinaryIO) -> bool:
         return False
 
 
+class _Beneath(NamedTuple):
+    """Topics under a prefix of a cluster's, or under none: one with its priorities, or without a `topic` all of them."""
+
+    spec: str
+    prefix: str
+    topic: str
+
+    def opened(self) -> Log:
+        return open_log(self.spec, os.environ, sys.stdin.buffer)
+
+    def chosen(self, there: Iterable[str]) -> list[str]:
+        names = sorted(there)
+        exact = [each for each in names if not self.topic or each == self.topic]
+        return exact or [each for each in names if each.startswith(f"{self.topic}.")]
+
+    def named(self, topic: str) -> str:
+        return f"{self.prefix}.{topic}" if self.prefix else topic
+
+
 def _bus(spec: str) -> Source:
     """A topic of a Kafka cluster. oslo.messaging writes one topic for each priority: `notifications` means all of `notifications.*`."""
     from streams.cli.produce.sources import Bus
@@ -227,18 +247,13 @@ def _bus(spec: str) -> Source:
     prefix, dot, topic = name.partition(".")
     if not name:
         raise UsageProblem(f"--from {spec} names no topic; expected {SOURCE_FORMS}")
-    log = open_log(f"{ALL}{brokers}/{prefix}{mark}{query}", os.environ, sys.stdin.buffer)
-    topics = [each for each in log.topics() if not dot or each == topic] or [each for each in log.topics() if each.startswith(f"{topic}.")]
-    if not topics and not dot:
-        log.close()
-        prefix = ""
-        log = open_log(f"{ALL}{brokers}{mark}{query}", os.environ, sys.stdin.buffer)
-        topics = [each for each in log.topics() if each == name]
-    if not topics:
-        log.close()
-        raise UsageProblem(f"--from {spec}: there is no topic {name} (nor {name}.info) on that cluster; did Nova write to it yet?")
-    return Bus(log, topics, lambda each: f"{prefix}.{each}" if prefix else each, say)
-
-
-def _nothing() -> None:
-    """There is no list to be told again."""
+    places = [_Beneath(f"{ALL}{brokers}/{prefix}{mark}{query}", prefix, topic)]
+    if not dot:
+        places.append(_Beneath(f"{ALL}{brokers}{mark}{query}", "", name))
+    for place in places:
+        with place.opened() as log:
+            found = place.chosen(log.topics())
+        if found:
+            return Bus(place.opened, place.chosen, place.named, say)
+    lacks = f"there is no topic {name} (nor {name}.info) on that cluster; did Nova write to it yet? {HIDES}"
+    raise UsageProblem(f"--from {spec}: {lacks}")

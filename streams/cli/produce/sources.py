@@ -20,7 +20,7 @@ import msgspec
 from streams.cli.printed import units
 from streams.cli.problems import UsageProblem
 from streams.clock import Clock
-from streams.log.base import Log, Partition, Record, read_at_hand
+from streams.log.base import Log, Partition, Record, TopicMismatch, read_at_hand
 
 BATCH_RECORDS = 500
 PIPE_BYTES = 1 << 16
@@ -190,19 +190,42 @@ class Piped:
 
 
 class Bus:
-    """Topics of a Kafka cluster, from the oldest message they still have. `named` gives a topic's name on the cluster."""
+    """Topics of a Kafka cluster, from the oldest message they still have, and those that come later from their first one.
+
+    `opened` connects to the cluster, `chosen` says which of its topics are read, and `named` gives a topic's name on the cluster.
+    """
 
     is_over = False
     rests = True
 
-    def __init__(self, log: Log, topics: Iterable[str], named: Callable[[str], str], tell: Callable[[str], None]) -> None:
-        self._log, self._named, self._tell = log, named, tell
-        counts = log.topics()
-        self._next = {Partition(topic, number): log.start(topic, number) for topic in topics for number in range(counts[topic])}
+    def __init__(
+        self,
+        opened: Callable[[], Log],
+        chosen: Callable[[Iterable[str]], list[str]],
+        named: Callable[[str], str],
+        tell: Callable[[str], None],
+    ) -> None:
+        self._opened, self._chosen, self._named, self._tell = opened, chosen, named, tell
+        self._log, self._next = opened(), dict[Partition, int]()
+        self._look()
         self.name = ", ".join(sorted({named(place.topic) for place in self._next}))
+
+    def _look(self) -> None:
+        """Take up topics and partitions that have come, as oslo.messaging makes them with the first message, and leave those that went."""
+        try:
+            counts = self._log.topics()
+        except TopicMismatch:  # A topic has other partitions than before: whoever reads a ledger ends then, and so does this connection.
+            log = self._opened()
+            self._log.close()
+            self._log, counts = log, log.topics()
+        there = {Partition(topic, number) for topic in self._chosen(counts) for number in range(counts[topic])}
+        self._next = {place: offset for place, offset in self._next.items() if place in there}
+        for place in there - self._next.keys():
+            self._next[place] = self._log.start(*place)
 
     def read(self) -> list[Record]:
         """See `Source`. In about the order of time over all partitions. If it raises, the same are read again."""
+        self._look()
         ends = {topic: self._log.ends(topic) for topic in {place.topic for place in self._next}}
         found = {place: self._come(place, ends[place.topic][place.number]) for place in self._next}
         # A partition with more to come is read no further than the others: a full one would be days behind a small one, of which all is at
@@ -217,6 +240,9 @@ class Bus:
 
     def _come(self, place: Partition, end: int) -> list[Record]:
         """The next messages of a partition up to `end`; a broker may not have sent them yet. Offsets may be without a record, too."""
+        if self._next[place] > end:
+            self._tell(f"{self._named(place.topic)}/{place.number}: it was made anew, and is read from its start")
+            self._next[place] = self._log.start(*place)
         for _ in range(COME_TRIES):
             if self._next[place] >= end:
                 break

@@ -39,7 +39,7 @@ from streams.cli.produce.sources import BATCH_RECORDS, REST_MS, Bus, Lines, Pipe
 from streams.cli.shadow.shadowing import history
 from streams.dead_letters import DeadLetter, read_letter
 from streams.ledger_topics import open_ledger
-from streams.log.base import LogUnreachable, Message, NameTaken, Partition, Record, TopicSpec
+from streams.log.base import LogUnreachable, Message, NameTaken, Partition, Record, TopicMismatch, TopicSpec
 from streams.log.memory import MemoryLog
 from streams.log.sqlite import SqliteLog
 from tests.nova_cloud import START_S, NovaCloud, envelope, sample
@@ -503,7 +503,47 @@ class Flaky(MemoryLog):
 
 
 def bus_of(log: MemoryLog, told: list[str]) -> Bus:
-    return Bus(log, ["info"], lambda topic: f"nova.{topic}", told.append)
+    return Bus(lambda: log, sorted, lambda topic: f"nova.{topic}", told.append)
+
+
+class Changed(MemoryLog):
+    """As a log on Kafka it refuses to go on where a topic has other partitions than before."""
+
+    def topics(self) -> Mapping[str, int]:
+        raise TopicMismatch("topic 'nova.info' has 2 partitions now and had 1")
+
+
+def test_topics_and_partitions_of_a_bus_that_come_later_are_read_from_their_first_message() -> None:
+    logs = [MemoryLog([TopicSpec("info", 1)]), MemoryLog([TopicSpec("info", 2), TopicSpec("error", 1)])]
+    for log in logs:
+        log.append([Message("info", b"", b"1", partition=0)])
+    before, now = logs
+    opened, told = iter(logs), list[str]()
+    bus = Bus(lambda: next(opened), sorted, str, told.append)
+    first = [record.value for record in bus.read()]
+    before.create([TopicSpec("error", 1)])
+    before.append([Message("error", b"", b"2", partition=0)])
+
+    later = [record.value for record in bus.read()]
+    before.__class__ = Changed
+    now.append([Message("info", b"", b"3", partition=1), Message("error", b"", b"2"), Message("error", b"", b"4")])
+    added = sorted(record.value for record in bus.read())
+
+    assert (first, later, added, told) == ([b"1"], [b"2"], [b"3", b"4"], [])
+
+
+def test_a_topic_of_a_bus_that_was_made_anew_is_read_from_its_start() -> None:
+    logs = [MemoryLog([TopicSpec("info", 1)]) for _ in range(2)]
+    logs[0].append([Message("info", b"", b"old %d" % number) for number in range(5)])
+    logs[1].append([Message("info", b"", b"new %d" % number) for number in range(3)])
+    told = list[str]()
+    bus = bus_of(logs[0], told)
+    bus.read()
+
+    bus._log = logs[1]
+
+    assert [record.value for record in bus.read()] == [b"new 0", b"new 1", b"new 2"]
+    assert told == ["nova.info/0: it was made anew, and is read from its start"]
 
 
 def test_a_bus_that_was_away_for_a_moment_loses_nothing() -> None:

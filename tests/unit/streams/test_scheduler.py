@@ -17,6 +17,7 @@ from schemas.requests import Flavor, PlacementRequested
 from schemas.results import InstancesPlaced, PlacementFailed, SchedulerStarted
 from schemas.topics import CLAIMS, REQUESTS, RESULTS
 from streams.clock import boot_clock_ms
+from streams.engines import RENEWED_SECONDS
 from streams.log.base import Lease, Log, LogFull, LogUnreachable, Message, Partition, Record
 from streams.placement.messages import Sender
 from streams.scheduler import ACT_MS_MAX, COMMIT_EVERY_MS, DECISIONS_MAX, DECISIONS_MIN, GROUP, Clocks, Scheduler
@@ -720,3 +721,19 @@ def test_on_a_log_at_hand_only_what_moved_is_committed(monkeypatch: pytest.Monke
     scheduler.close()
 
     assert stored == [{0: 0}, {0: 1}]
+
+
+def test_what_a_broker_may_forget_is_stored_again_each_day_though_nobody_asks_for_anything(monkeypatch: pytest.MonkeyPatch) -> None:
+    here = world(requests=1)
+    stored: list[Mapping[int, int]] = []
+    monkeypatch.setattr(here.log, "commit", lambda _group, _topic, offsets: stored.append(dict(offsets)))
+    here.host("n1")
+    scheduler = here.scheduler()
+    here.request("r")
+    settle(scheduler)
+    for passed_ms in (COMMIT_EVERY_MS, COMMIT_EVERY_MS, int(RENEWED_SECONDS * 1000), COMMIT_EVERY_MS):
+        here.clock.now_ms += passed_ms
+        scheduler.turn()
+
+    assert stored[-2:] == [{0: 1}, {0: 1}]
+    assert len(stored) == 3

@@ -525,3 +525,16 @@ def test_a_worker_in_reserve_ends_when_brokers_were_away_as_long_as_one_at_work_
 
     assert before == []
     assert given_up == told
+
+
+def test_what_the_log_says_each_second_is_said_once_until_it_says_something_else() -> None:
+    told = list[str]()
+    watchdog = Watchdog(
+        lambda: None, lambda: None, MemoryLog, Health(time.monotonic), told.append, lambda reason: told.append(f"gives up: {reason}"),
+        stall_seconds=60.0,
+    )  # fmt: skip
+
+    for problem in ("added", "added", "away", "added"):
+        watchdog._bear(LogError(problem))
+
+    assert told == ["watchdog: added", "watchdog: away", "watchdog: added"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import shutil
 from pathlib import Path
 
@@ -167,3 +168,15 @@ def test_what_is_to_be_known_is_said_on_stderr(tmp_path: Path, capsys: pytest.Ca
         pass
 
     assert "may be at work elsewhere" in capsys.readouterr().err
+
+
+def test_a_directory_that_takes_nothing_more_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object, **__: object) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_text", full)
+
+    with pytest.raises(OSError, match="No space left on device") as raised:
+        worker_id(tmp_path)
+
+    assert str(raised.value.filename).startswith(str(tmp_path))
