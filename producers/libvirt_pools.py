@@ -61,14 +61,21 @@ class PoolRefresh:
             pool.refresh(0)
         except libvirt.libvirtError as error:
             if error.get_error_code() not in STOPPED_BY_OTHERS:
-                inactive = handle.listAllStoragePools(libvirt.VIR_CONNECT_LIST_STORAGE_POOLS_INACTIVE)
-                if uuid in {each.UUIDString() for each in inactive}:
+                if self._is_inactive(handle, uuid):
                     self._note(uuid, name, error)
                     return ""
                 self.stopped.pop(uuid, None)
                 return f"{name}: {said(error)}"
         self.stopped.pop(uuid, None)
         return ""
+
+    def _is_inactive(self, handle: Any, uuid: str) -> bool:
+        """Raises libvirtError, and then the pool is not known to be stopped: a later look shall start none that an operator stopped."""
+        try:
+            return uuid in {each.UUIDString() for each in handle.listAllStoragePools(libvirt.VIR_CONNECT_LIST_STORAGE_POOLS_INACTIVE)}
+        except libvirt.libvirtError:
+            self.stopped.pop(uuid, None)
+            raise
 
     def _start(self, handle: Any, uuid: str, name: str) -> None:
         try:

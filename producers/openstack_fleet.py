@@ -26,9 +26,10 @@ REASON_DELETED = "its compute service was deleted"
 
 
 class ListedService(Struct, frozen=True):
-    """A compute service as Nova's list of hypervisors has it, and when that was written."""
+    """A compute service as Nova's list of hypervisors has it, and when that was written. One that is fenced is down, and not disabled."""
 
     is_disabled: bool
+    is_down: bool
     reason: str
     time_us: int
 
@@ -91,7 +92,7 @@ class Services:
             self._has_news = True
 
     def listed(self, host: str, said: ListedService) -> None:
-        """What Nova's own list says of a service: it counts as long as no message speaks of it."""
+        """What Nova's list says of a service: it counts if it is newer than all that was said of the node and no message speaks of it."""
         if self._listed.get(host) != said:
             self._listed[host] = said
             self._has_news = True
@@ -162,15 +163,24 @@ class Services:
         if service is not None:
             status, reason = _status(service)
             told = replace(told, status=status, reason=reason)
-        elif (listed := self._listed.get(host)) is not None and (listed.is_disabled or _is_disabled(before)):
-            # An operator of ours who disabled the node is not contradicted by a list that never called it so.
+        elif (listed := self._news_of(host, before)) is not None:
             said_us = listed.time_us
             told = replace(told, status="disabled" if listed.is_disabled else "enabled", reason=listed.reason)
         return told, max(left_us, said_us, *(fact.key.time_us for fact in (*inside, *changed)), 0)
 
+    def _news_of(self, host: str, before: NodeConfigured | None) -> ListedService | None:
+        """What the list says of the host's service, if that is news. An operator of ours is not contradicted by one that says enabled."""
+        listed = self._listed.get(host)
+        if listed is None or listed.time_us <= _time_us(before):
+            return None
+        takes_back = not listed.is_down and before is not None and before.status == "disabled"
+        return listed if listed.is_disabled or takes_back else None
 
-def _is_disabled(word: NodeConfigured | None) -> bool:
-    return word is not None and word.status == "disabled"
+
+def _time_us(word: NodeConfigured | None) -> int:
+    """When the newest of what a word rests on was said, as its id has it."""
+    said = "" if word is None else word.record_id.split("/")[1]
+    return int(said) if said.isdecimal() else -1
 
 
 def _aggregates(word: NodeConfigured | None) -> tuple[Aggregate, ...]:

@@ -296,7 +296,8 @@ class Scheduler:
 
     def _rests_on_labels(self, new: tuple[int, Asked | Cancel]) -> bool:
         found = new[1]
-        return isinstance(found, Asked) and rests_on_labels(self.placer.policy, found.request)
+        # Which policy a group has nobody else looks at, either.
+        return isinstance(found, Asked) and (found.request.group is not None or rests_on_labels(self.placer.policy, found.request))
 
     def _claims_ends(self) -> tuple[int, ...]:
         """The ends of `claims` now. On Kafka that is a question to the broker, so it is not asked for each request."""

@@ -59,15 +59,15 @@ def _contradicts(request: PlacementRequested, policy: Policy) -> str:
 
 
 def _divides(request: PlacementRequested, fleet: Fleet) -> str:
-    """Which policy a request names for a server group whose members have another: a group has one, as in Nova, or it keeps none.
+    """Which policy a request names for a server group none of whose members has it: a group has one, as in Nova, or it keeps none.
 
-    Members that are claimed at the same time under two policies are not told apart so; nor are the numbers of `max_per_node`.
+    Members that were claimed at the same time under two policies can be moved under their own. Numbers of `max_per_node` are not compared.
     """
     group = request.group
-    member = None if group is None else fleet.member_of(group.group_id)
-    if group is None or member is None or member[0] == group.policy:
+    other = None if group is None else fleet.other_policy(group.group_id, group.policy)
+    if group is None or other is None:
         return ""
-    policy, node_id = member
+    policy, node_id = other
     return f"server group {group.group_id} has policy {policy}, as claims on {node_id} say, and not {group.policy}; name that or another"
 
 

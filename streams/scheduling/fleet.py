@@ -241,16 +241,18 @@ class Fleet:
         nodes = frozenset(room.node_id for room in there if group_id not in room.node.homes_closed and room.members(group_id))
         return GroupHome(1 if home is None else home.epoch + 1, "", nodes)
 
-    def member_of(self, group_id: str) -> tuple[str, str] | None:
-        """The policy that a server group's claims have, and a node where one of them is; None while no claim is known."""
-        rooms = self.rooms()
+    def other_policy(self, group_id: str, policy: str) -> tuple[str, str] | None:
+        """A policy that claims of a server group have, and a node where one of them is; None if some have this one, or none are known."""
+        rooms, other = self.rooms(), None
         for at in sorted(self._following(GATHERING, Gathering).at.get(group_id, ())):
             node = rooms[at].node
             claims = (claim.group for instance_id in node.members(group_id) for claim in node.claims.get(instance_id, ()))
             for group in (*claims, *(item.group for item in rooms[at].overlay)):
                 if group is not None and group.group_id == group_id:
-                    return group.policy, node.node_id
-        return None
+                    if group.policy == policy:
+                        return None
+                    other = other or (group.policy, node.node_id)
+        return other
 
     def empty_home(self, group_id: str) -> GroupHome | None:
         """An affinity group's open home, on a known node where nobody of it is: schedulers leave it where it does not take the next."""

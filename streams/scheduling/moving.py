@@ -65,6 +65,8 @@ def told_apart(ask: Ask, nodes: Iterable[Node]) -> Ask:
 
 def in_words_of_its_own(item: ClaimItem, nodes: Iterable[Node]) -> ClaimItem | None:
     """The item in words that no claim of its instance on these nodes has that was cut or enlarged; None when there are none left."""
+    if not (item.numa or item.pci):
+        return item  # Who wants neither gets neither, whatever it had.
     known = [(claim.numa, claim.pci) for node in nodes for claim in _changed(node, item.instance_id)]
     if (item.numa, item.pci) not in known:
         return item
@@ -85,11 +87,13 @@ def _has_its_wants(node: Node, claim: Claim) -> bool:
     # In the order of the wants.
     listed = {device.address: device for device in (node.hypervisor.pci_devices if node.hypervisor is not None else ())}
     wanted = [replace(want, count=1) for want in claim.pci for _ in range(want.count)]
-    devices = ((listed.get(address), want) for address, want in zip(claim.pci_addresses, wanted, strict=True))
-    if any(device is not None and isinstance(pci_of.choose([device], [want]), Shortfall) for device, want in devices):
-        return False
-    granted = {cell.guest_cell_id: cell for cell in claim.cells}
     host = {cell.cell_id: cell for cell in (node.hypervisor.numa_cells if node.hypervisor is not None else ())}
+    sockets, near = {cell_id: cell.socket for cell_id, cell in host.items()}, {cell.cell_id for cell in claim.cells}
+    for address, want in zip(claim.pci_addresses, wanted, strict=True):
+        device = listed.get(address)
+        if device is not None and isinstance(pci_of.choose([device], [want], cells=near, sockets=sockets), Shortfall):
+            return False
+    granted = {cell.guest_cell_id: cell for cell in claim.cells}
     isolated = any(want.emulator_threads == "isolate" for want in claim.numa)
     return all(
         (cell := granted.get(want.cell_id)) is not None and _is_such(cell, want, host.get(cell.cell_id), int(isolated and not number))
@@ -100,8 +104,8 @@ def _has_its_wants(node: Node, claim: Claim) -> bool:
 def _is_such(cell: CellGrant, want: NumaWant, host: NumaCell | None, emulator_cpus: int) -> bool:
     """Whether a cell was granted for a want, or for one that cannot be told from it; `emulator_cpus` are to be set aside in it."""
     pins = pinned(want)
-    wanted = want.memory_mib, len(floating(want)), len(pins), emulator_cpus if want.cpu_policy != "shared" else 0
-    if (cell.memory_mib, cell.vcpus, len(cell.guest_cpus), len(cell.emulator_cpus)) != wanted:
+    wanted = want.memory_mib, len(floating(want)), pins, emulator_cpus if want.cpu_policy != "shared" else 0
+    if (cell.memory_mib, cell.vcpus, cell.guest_cpus, len(cell.emulator_cpus)) != wanted:
         return False
     if want.page_size_kib or not want.page_size:
         has_pages = cell.page_size_kib == (want.page_size_kib or 0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ pytest.importorskip("libvirt", reason="libvirt-python is not installed: it needs
 
 import libvirt
 
-from producers.libvirt_pools import Stopped, look_at_pools
+from producers.libvirt_pools import PoolRefresh, Stopped, look_at_pools
 from producers.libvirt_system import Options
 from tests.libvirt_daemon import NOBODY, Daemon, running
 from tests.libvirt_reporting import Reporting
@@ -120,3 +121,20 @@ def test_a_pool_that_is_just_being_looked_at_counts(daemon: Daemon, pools: dict[
     handle.close()
 
     assert storage is not None
+
+
+def test_a_pool_is_not_taken_for_stopped_by_a_look_of_which_nobody_could_say_how_it_ended() -> None:
+    """The connection is lost meanwhile. A later look would else start a pool that an operator has stopped since."""
+
+    def lost(*_: object) -> None:
+        raise libvirt.libvirtError("the connection is lost")
+
+    pool = SimpleNamespace(UUIDString=lambda: "u", name=lambda: "instances", refresh=lost)
+    active = libvirt.VIR_CONNECT_LIST_STORAGE_POOLS_ACTIVE
+    handle = SimpleNamespace(listAllStoragePools=lambda flags: [pool] if flags == active else lost())
+    refresh = PoolRefresh(None)
+
+    with pytest.raises(libvirt.libvirtError):
+        refresh.run(handle)
+
+    assert refresh.stopped == {}

@@ -48,7 +48,7 @@ def apart_on(state: State, names: Iterable[str], findings: Iterable[Finding]) ->
             continue
         without, tracked = named.get(node_id, set()), view.tracked_amounts()
         gap = apart(view.reported, tracked)
-        if (view.reported[1] is None) != (tracked[1] is None):  # Somebody's dedicated CPUs are not known: what is known differs by guest.
+        if view.reported[1] is None or tracked[1] is None:  # Somebody's dedicated CPUs are not known: what is known differs by guest.
             gap = _gap_of(node, view, {*node.shown, *view.tracked})[0], gap[1]
         if not without and not any(gap):
             continue

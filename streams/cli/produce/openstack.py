@@ -155,7 +155,7 @@ def _located(file: ListFile, follower: OpenStack, tell: Callable[[list[Lifecycle
     from producers.openstack_fleet import ListedService
 
     tell(follower.located(each.host, each.node_id, file.written_us))
-    follower.services.listed(each.host, ListedService(each.is_disabled, each.reason, file.written_us))
+    follower.services.listed(each.host, ListedService(each.is_disabled, each.is_down, each.reason, file.written_us))
 
 
 def _append(log: Log, messages: list[Message], persistent: Persistent) -> None:
@@ -206,7 +206,7 @@ def _lines(spec: str, *, follows: bool) -> Source:
     except OSError as problem:
         raise UsageProblem(f"--from {spec} cannot be read: {problem.strerror or problem}; expected {SOURCE_FORMS}") from None
     name = "stdin" if spec == "-" else f"file:{spec}"[:249]
-    if follows and _is_pipe(file):
+    if follows and _is_pipe(file) and not spec.endswith(".json"):
         return Piped(name, file, SystemClock())
     return Lines(name, file, wall_clock_ms(), is_document=spec.endswith(".json"))
 

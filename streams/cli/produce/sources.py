@@ -24,7 +24,7 @@ from streams.log.base import Log, Partition, Record, TopicMismatch, read_at_hand
 
 BATCH_RECORDS = 500
 PIPE_BYTES = 1 << 16
-REST_MS = 3_000
+REST_MS, BACKLOG_MS = 3_000, 60_000
 COME_TRIES, COME_SECONDS = 20, 0.1
 """How often messages that a bus has are asked for again where none are at hand, and the pause between."""
 NO_TEXT = {
@@ -136,7 +136,8 @@ class Piped:
     def __init__(self, name: str, file: BinaryIO, clock: Clock) -> None:
         self.name = name
         self._file, self._clock = file, clock
-        self._heard_ms = clock.boot_ms()
+        self._began_ms = self._heard_ms = clock.boot_ms()
+        self._has_rested = False
         self._begun, self._number = bytearray(), 0
         self._lines: deque[bytes] = deque()
         self._has_ended = False
@@ -148,8 +149,13 @@ class Piped:
 
     @property
     def rests(self) -> bool:
-        """Whether nothing has come for a while: who writes may only be about to begin with what it has, or be slower than its reader."""
-        return self.is_over or self._clock.boot_ms() - self._heard_ms >= REST_MS
+        """Whether nothing has come for a while, once: who writes may only be about to begin with what it has, or be slower than its reader.
+
+        One that never pauses for so long has told what it has after a minute.
+        """
+        now_ms = self._clock.boot_ms()
+        self._has_rested |= now_ms - self._heard_ms >= REST_MS or now_ms - self._began_ms >= BACKLOG_MS
+        return self._has_rested or self.is_over
 
     def read(self) -> list[Record]:
         """See `Source`. Raises UsageProblem for what is no text."""

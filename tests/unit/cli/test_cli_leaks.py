@@ -320,10 +320,13 @@ def test_a_gap_that_no_audit_will_ever_judge_is_not_said_to_wait_for_one(sound: 
     assert last_words(sound, capsys) == "nothing found, though tracked and reported differ on 1 node: see `claimlog nodes`"
 
 
+@pytest.mark.parametrize("shown", [0, None])
 @pytest.mark.parametrize("counted", [4, 3])
-def test_what_one_guests_event_leaves_out_is_no_gap_of_another(sound: FleetLog, capsys: pytest.CaptureFixture[str], counted: int) -> None:
+def test_what_one_guests_event_leaves_out_is_no_gap_of_another(
+    sound: FleetLog, capsys: pytest.CaptureFixture[str], counted: int, shown: int | None
+) -> None:
     """A guest with dedicated CPUs, and one of which the life cycle says nothing of any: how many the node has is not known there."""
-    sizes = {"pinned": ObservedResources(vcpus=0, pcpus=4, memory_mib=64), "shared": ObservedResources(vcpus=2, pcpus=0, memory_mib=64)}
+    sizes = {"pinned": ObservedResources(vcpus=0, pcpus=4, memory_mib=64), "shared": ObservedResources(vcpus=2, pcpus=shown, memory_mib=64)}
     said = {"pinned": structs.replace(sizes["pinned"], pcpus=counted), "shared": structs.replace(sizes["shared"], pcpus=None)}
     host = Hypervisor(vcpus=16, pcpus=8, memory_mib=8192, disk_mib=102_400)
     for counter, name in enumerate(sizes, start=1):

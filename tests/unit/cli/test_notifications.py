@@ -35,7 +35,7 @@ from streams.cli.produce.notifications import (
     swaps,
     told_before,
 )
-from streams.cli.produce.sources import BATCH_RECORDS, REST_MS, Bus, Lines, Piped
+from streams.cli.produce.sources import BACKLOG_MS, BATCH_RECORDS, REST_MS, Bus, Lines, Piped
 from streams.cli.shadow.shadowing import history
 from streams.dead_letters import DeadLetter, read_letter
 from streams.ledger_topics import open_ledger
@@ -144,7 +144,23 @@ def test_a_pipe_rests_once_nothing_has_come_for_a_while_or_nothing_will() -> Non
         source.read()
         rests.append(source.rests)
 
-    assert rests == [False, False, True, False, True]
+    assert rests == [False, False, True, True, True]
+
+
+def test_a_pipe_that_never_pauses_rests_after_a_minute() -> None:
+    reads, writes = os.pipe()
+    with os.fdopen(reads, "rb") as file:
+        clock, rests = Ticking(), []
+        source = Piped("stdin", file, clock)
+        for _ in range(BACKLOG_MS // 2_000):
+            os.write(writes, b"{}\n")
+            source.read()
+            rests.append(source.rests)
+            clock.now_ms += 2_000
+        rests.append(source.rests)
+        os.close(writes)
+
+    assert (set(rests[:-1]), rests[-1]) == ({False}, True)
 
 
 def test_of_a_pipe_what_is_there_is_read_and_what_is_not_is_not_waited_for() -> None:
@@ -458,7 +474,7 @@ def test_a_service_that_a_list_calls_disabled_is_so_until_a_list_says_otherwise_
     follower.located("h1", "n1")
     said: list[tuple[object, str]] = []
     for written_us, is_disabled in enumerate((False, True, True, False, True), start=1):
-        follower.services.listed("h1", ListedService(is_disabled, "broken" if is_disabled else "", written_us))
+        follower.services.listed("h1", ListedService(is_disabled, False, "broken" if is_disabled else "", written_us))
         said += [(each.status, each.reason) for each in follower.configured()]
     feed = Feed(follower)
     fed(feed, service("h1"))
@@ -467,6 +483,22 @@ def test_a_service_that_a_list_calls_disabled_is_so_until_a_list_says_otherwise_
 
     assert said == [("disabled", "broken"), ("enabled", ""), ("disabled", "broken")]
     assert spoken.status == "enabled"
+
+
+@pytest.mark.parametrize(("written_s", "is_down", "told"), [(-10, False, []), (10, True, []), (10, False, ["enabled"])])
+def test_a_list_takes_nothing_back_that_was_said_after_it_or_of_a_host_that_it_calls_down(
+    written_s: int, is_down: bool, told: list[str]
+) -> None:
+    """A message disabled the host or fenced it, and has left the bus; Nova's list calls one that is fenced enabled, and down."""
+    feed = Feed(OpenStack(lambda _: 1))
+    fed(feed, located("h1", 0), service("h1", at_s=1, disabled=True))
+    said = {each.node_id: each for each in node_settings(feed.settle())}
+    again = OpenStack(lambda _: 2, configured=lambda: said)
+    again.located("h1", "n1")
+
+    again.services.listed("h1", ListedService(False, is_down, "", (START_S + 1 + written_s) * 1_000_000))
+
+    assert [each.status for each in again.configured()] == told
 
 
 def test_swaps_are_named_by_flavor() -> None:

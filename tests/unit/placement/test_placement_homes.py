@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from schemas.claims import ClaimReleased, ClaimRequested, GroupHomeClosed, GroupHomeProposed, NodeConfigured
+from schemas.claims import ClaimItem, ClaimReleased, ClaimRequested, GroupHomeClosed, GroupHomeProposed, GroupMember, NodeConfigured
 from schemas.codec import decode, encode
 from schemas.inventory import NumaCell, OperatorFields, PciDevice, ResourceRule
 from schemas.partitioner import partition_of
 from schemas.requests import NumaWant, PciWant, ServerGroup
-from schemas.resources import Limits
+from schemas.resources import Limits, Resources
 from schemas.results import InstancesPlaced, PlacementFailed
 from schemas.topics import CLAIMS, RESULTS
 from streams.log.base import Message
@@ -507,3 +507,28 @@ def test_a_group_has_one_policy(engine_name: str, policy: Any) -> None:
     here.request("anew", group=ServerGroup(group_id="g", policy=other))
     settle(scheduler)
     assert "anew" in places(here)
+
+
+@ENGINES
+def test_members_of_a_group_that_came_to_have_two_policies_are_moved_under_their_own(engine_name: str) -> None:
+    """Two that come at once, before either is claimed, are both taken."""
+    here = hosts("n1", "n2", "n3", "n4", claims=3)
+    scheduler = here.scheduler(engine_name=engine_name)
+    apart = ServerGroup(group_id="g", policy="anti-affinity")
+    here.request("one", group=apart)
+    settle(scheduler)
+    (node_id,) = places(here)["one"]
+    item = ClaimItem(
+        claim_id="other/0/x-1.1", instance_id="other", nodes=("n4" if node_id != "n4" else "n3",), resources=Resources(vcpus=1),
+        group=GroupMember(group_id="g", policy="affinity", epoch=1),
+    )  # fmt: skip
+    home = item.nodes[0]
+    here.say(CLAIMS, GroupHomeProposed(group_id="g", node_id=home, epoch=1, record_id="home"))
+    here.say(CLAIMS, ClaimRequested(request_id="other", owner="x", basis=0, ttl_ms=600_000, items=(item,)))
+    settle(scheduler)
+
+    moved = here.requests[0].instance(0)
+    here.request("away", group=apart, action="evacuate", source_node=node_id, instance_ids=(moved,))
+    settle(scheduler)
+
+    assert "away" in places(here), failures(here)

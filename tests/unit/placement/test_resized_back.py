@@ -13,7 +13,7 @@ from projections.node import Claim
 from schemas.audits import InstanceReport
 from schemas.claims import ClaimReleased, ClaimRequested, NodeObserved
 from schemas.inventory import HugePages, Hypervisor, NumaCell, PciDevice
-from schemas.requests import Flavor, NumaWant, PlacementRequested
+from schemas.requests import Flavor, NumaWant, PciWant, PlacementRequested
 from schemas.resources import ObservedResources
 from schemas.results import PlacementFailed
 from schemas.topics import CLAIMS, REQUESTS, RESULTS
@@ -171,6 +171,7 @@ def test_devices_of_another_kind_that_the_size_in_between_had_are_not_taken_for_
 
 
 LARGE, CPUS = {"hw:mem_page_size": "large"}, {"hw:cpu_policy": "dedicated"}
+MIXED = {"hw:cpu_policy": "mixed"}
 ISOLATED, SIBLINGS = CPUS | {"hw:emulator_threads_policy": "isolate"}, CPUS | {"hw:cpu_thread_policy": "require"}
 
 
@@ -186,6 +187,7 @@ ISOLATED, SIBLINGS = CPUS | {"hw:emulator_threads_policy": "isolate"}, CPUS | {"
         (ISOLATED, CPUS),
         (CPUS, ISOLATED),
         (ISOLATED | LARGE, CPUS | LARGE),
+        (MIXED | {"hw:cpu_dedicated_mask": "0"}, MIXED | {"hw:cpu_dedicated_mask": "1"}),
     ],
 )
 @pytest.mark.parametrize("engine_name", ["reference", "profiles"])
@@ -200,7 +202,7 @@ def test_pages_and_cpus_for_the_emulator_are_those_asked_for_also_once_the_size_
     back = host.ask("c", "i", Flavor(vcpus=2, memory_mib=4096, extra_specs=first))
 
     assert back is not None
-    kinds = [[(cell.page_size_kib, len(cell.emulator_cpus), len(cell.held_cpus)) for cell in claim.cells] for claim in (had, back)]
+    kinds = [[(cell.page_size_kib, len(cell.emulator_cpus), cell.guest_cpus) for cell in claim.cells] for claim in (had, back)]
     assert kinds[0] == kinds[1]
 
 
@@ -246,8 +248,11 @@ def test_who_was_granted_what_it_wants_asks_in_the_same_words_again(data: st.Dat
         for number in range(data.draw(st.integers(1, 3)))
     )
     policies: st.SearchStrategy[Literal["shared", "dedicated", "mixed"]] = st.sampled_from(["shared", "dedicated", "mixed"])
+    near_to = st.sampled_from([None, *range(len(cells))])
+    devices = tuple(PciDevice(address=f"{number}", vendor_id="10de", numa_cell=data.draw(near_to)) for number in range(6))
+    host = Hypervisor(vcpus=60, pcpus=24, memory_mib=8192, disk_mib=10, numa_cells=cells, pci_devices=devices)
     history = History()
-    history.audit({}, at_s=0, hypervisor=Hypervisor(vcpus=60, pcpus=24, memory_mib=8192, disk_mib=10, numa_cells=cells))
+    history.audit({}, at_s=0, hypervisor=host)
     for number in range(4):
         numa = tuple(
             NumaWant(
@@ -264,7 +269,9 @@ def test_who_was_granted_what_it_wants_asks_in_the_same_words_again(data: st.Dat
             for place in range(data.draw(st.integers(1, 2)))
             for policy in (data.draw(policies),)
         )
-        asked = item(f"c{number}", f"i{number}", 128, numa=numa)
+        near: Any = data.draw(st.sampled_from(["legacy", "required", "preferred", "socket"]))
+        gpus = PciWant(alias="gpu", specs=({"vendor_id": "10de"},), count=data.draw(st.integers(1, 3)), numa_policy=near)
+        asked = item(f"c{number}", f"i{number}", 128, numa=numa, pci=(gpus,) if data.draw(st.booleans()) else ())
         history.claims(asked, at_s=1 + number)
         again = in_words_of_its_own(asked, [history.node()]) if f"c{number}" in history.ledger.claims else asked
         assert again == asked

@@ -13,7 +13,7 @@ from schemas.claims import ClaimReleased
 from schemas.codec import decode
 from schemas.findings import LeakConfirmed
 from schemas.inventory import Hypervisor, NumaCell, PciDevice
-from schemas.requests import NumaWant
+from schemas.requests import NumaWant, PciWant
 from schemas.resources import ObservedResources, Resources
 from schemas.topics import CLAIMS
 from streams.healing import Place, Remedy, adopted, remedy
@@ -167,3 +167,18 @@ def test_a_size_is_claimed_in_other_words_where_an_earlier_one_of_the_same_words
     history.append(message.key or b"", message.value, at_s=61)
     (mending,) = (claim for claim in history.node().claims["i"] if claim.claim_id != "c")
     assert [len(cell.pinned_cpus) for cell in mending.cells] == [4]
+
+
+def test_a_size_without_cells_and_devices_is_claimed_again_however_often_they_came_and_went() -> None:
+    history = History()
+    device = PciDevice(address="a", vendor_id="v")
+    fields: dict[str, Any] = {"hypervisor": Hypervisor(vcpus=8, pcpus=0, memory_mib=64, disk_mib=64, pci_devices=(device,))}
+    plain = InstanceReport(instance_id="i", resources=ObservedResources(memory_mib=4))
+    history.audit({}, at_s=0, **fields)
+    want = PciWant(alias="gpu", specs=({"vendor_id": "v"},))
+    for number, pci in enumerate(((), (want,), ())):
+        history.claims(item(f"c{number}", "i", 4, pci=pci, resize=number > 0), at_s=1 + 20 * number)
+        history.audit({"i": replace(plain, pci_addresses=("a",) if pci else ())}, at_s=20 + 20 * number, **fields)
+    history.audit({"i": replace(plain, resources=ObservedResources(memory_mib=6))}, at_s=80, **fields)
+
+    assert mended(history, "size-drift", at_s=81).says == "claim 6 MiB for i, as its host shows it"
