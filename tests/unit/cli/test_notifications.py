@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import bz2
+import fcntl
 import gzip
 import json
 import os
+import resource
 from collections.abc import Mapping
 from io import BytesIO
 from pathlib import Path
@@ -107,6 +109,10 @@ def test_lines_in_a_file_that_is_called_a_document_are_lines() -> None:
     assert [(record.offset, record.value) for record in source.read()] == [(1, b'{"a":1}'), (3, b'{"b":2}'), (4, b"broken")]
 
 
+BEYOND_SELECT = 1_024
+"""The first file that `select` does not know, where a process may have so many."""
+
+
 class Ticking:
     """A clock that somebody sets."""
 
@@ -181,8 +187,11 @@ def test_of_a_pipe_what_is_there_is_read_and_what_is_not_is_not_waited_for() -> 
         assert (is_over, source.is_over, source.read()) == (False, True, [])
 
 
-def test_much_that_waits_in_a_pipe_comes_in_batches() -> None:
-    reads, writes = os.pipe()
+def test_much_that_waits_in_a_pipe_comes_in_batches_however_many_files_are_open() -> None:
+    low, writes = os.pipe()
+    most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    reads = fcntl.fcntl(low, fcntl.F_DUPFD, min(BEYOND_SELECT, most - 1))
+    os.close(low)
     with os.fdopen(reads, "rb") as file:
         os.write(writes, b"{}\n" * (2 * BATCH_RECORDS + 1))
         os.close(writes)
