@@ -615,3 +615,14 @@ def test_a_live_move_is_granted_where_its_cells_fit_and_its_pages_are(said: dict
     expect = {"claimed": not reasons, "reason_mentions_in_order": reasons}
 
     assert difference({"area": "claim", "subject": "MoveClaim", "given": given, "expect": expect}) == ""
+
+
+def test_the_command_needs_nothing_but_what_claimlog_is_installed_with() -> None:
+    """`make demo` installs no more, and a file of vectors can be run then."""
+    without = "import runpy, sys; sys.modules |= dict.fromkeys(('pytest', 'hypothesis')); sys.argv = sys.argv[1:]; "
+    code = f"{without}runpy.run_path(sys.argv[0], run_name='__main__')"
+
+    command = [sys.executable, "-c", code, str(HERE / "nova.py"), str(HERE / "nova_vectors.json")]
+    done = subprocess.run(command, capture_output=True, text=True)
+
+    assert done.stdout.splitlines()[-1:] == [f"{len(VECTORS)} passed, 0 failed"], done.stderr
