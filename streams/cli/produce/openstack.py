@@ -230,9 +230,7 @@ class _Beneath(NamedTuple):
         return open_log(self.spec, os.environ, sys.stdin.buffer)
 
     def chosen(self, there: Iterable[str]) -> list[str]:
-        names = sorted(there)
-        exact = [each for each in names if not self.topic or each == self.topic]
-        return exact or [each for each in names if each.startswith(f"{self.topic}.")]
+        return [each for each in sorted(there) if not self.topic or each == self.topic or each.startswith(f"{self.topic}.")]
 
     def named(self, topic: str) -> str:
         return f"{self.prefix}.{topic}" if self.prefix else topic

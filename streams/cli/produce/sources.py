@@ -223,9 +223,9 @@ class Bus:
         try:
             counts = self._log.topics()
         except TopicMismatch:  # A topic has other partitions than before: whoever reads a ledger ends then, and so does this connection.
-            log = self._opened()
-            self._log.close()
-            self._log, counts = log, log.topics()
+            before, self._log = self._log, self._opened()
+            before.close()
+            counts = self._log.topics()
         there = {Partition(topic, number) for topic in self._chosen(counts) for number in range(counts[topic])}
         self._next = {place: offset for place, offset in self._next.items() if place in there}
         for place in there - self._next.keys():
