@@ -6,11 +6,15 @@ import os
 import random
 import signal
 from collections.abc import Generator
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, settings
 from xdist.remote import Producer
 from xdist.scheduler import LoadFileScheduling
+
+if TYPE_CHECKING:
+    from tests.libvirt_daemon import Daemon
 
 ON_CI = os.environ.get("CI") == "true"
 SEED = 20_261_121
@@ -93,6 +97,15 @@ def libvirt_events() -> Generator[None]:
     loop = EventLoop()
     yield
     loop.stop()
+
+
+@pytest.fixture(scope="module")
+def daemon(libvirt_events: None) -> Generator[Daemon]:
+    """A libvirtd that a module of tests has for itself."""
+    from tests.libvirt_daemon import running  # the same
+
+    with running() as daemon:
+        yield daemon
 
 
 def _skip_fails(report: pytest.TestReport | pytest.CollectReport, *, excused: bool) -> None:

@@ -47,6 +47,8 @@ PLACED = [
 FAILED = [PLACED[0], Column(name="nodes_known"), Column(name="passed"), *(structs.replace(column, wide=True) for column in PLACED[1:])]
 ASKED = [Column(name="request_id", title="request"), Column(name="position")]
 """What there is to say of a request whose answer nobody waits for."""
+NOT_FOLDED = (AnswerIncomplete, ProjectionError, LogError)
+"""What keeps the ledger from being folded for what is told besides: the answer is there all the same, and so is its exit code."""
 _LIKE = decision_item(Decision(instance_id="", cut=())) | {
     **item_of(Placement(instance_id="", claim_id="", partition=0, node_id="", resources=Resources())),
     "resources": dict.fromkeys(RESOURCES),
@@ -180,8 +182,7 @@ def _say_kept(log: Log, kept: Sequence[Placement]) -> None:
         return
     try:
         ledgers = state_at(log, views=False, pending=False, only={place.partition for place in kept}).ledgers
-    except (AnswerIncomplete, ProjectionError, LogError) as problem:
-        # The answer is there all the same, and so is its exit code.
+    except NOT_FOLDED as problem:
         places = ", ".join(f"{place.node_id} for {place.instance_id} with claim {place.claim_id}" for place in kept)
         say(f"kept: {places}; until when is not known: {problem}")
         return
@@ -237,8 +238,7 @@ def failed_lines(log: Log, request: PlacementRequested, result: PlacementFailed)
         state = state_at(log)
         policy = Reruns(log, request).policy_or_default(decision)
         leaks = relief_lines(state, request, policy, miss.node_id if miss is not None else "")
-    except (AnswerIncomplete, ProjectionError, LogError) as problem:
-        # The answer is there all the same, and so is its exit code.
+    except NOT_FOLDED as problem:
         return [*lines, *([miss_line(miss)] if miss is not None else []), f"whether leaks are in the way is not known: {problem}"]
     return [*lines, *([miss_line(_told(miss, decision, state))] if miss is not None else []), *leaks]
 

@@ -29,6 +29,18 @@ def topic_records(log: Log, topic: str, last: int | None = None) -> Iterator[Rec
         yield from partition_records(log, *place, last)
 
 
+def newer(log: Log, topic: str, positions: dict[int, int]) -> Iterator[Record]:
+    """The records of a topic at and behind these positions, one for each partition, which move along.
+
+    What has left the log meanwhile is passed over. If it raises, the next time goes on where this one was.
+    """
+    for number, position in list(positions.items()):
+        first, end = max(position, log.start(topic, number)), log.end(topic, number)
+        for record in between(log, topic, number, first, end, READ_RECORDS):
+            positions[number] = record.offset + 1
+            yield record
+
+
 def backwards(log: Log, place: Partition, start: int, end: int, batch: int = READ_RECORDS) -> Iterator[Record]:
     """The records of a partition from before `end` down to `start`, the last one first, read so many at a time."""
     while end > start:

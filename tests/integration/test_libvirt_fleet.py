@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -36,15 +36,9 @@ from streams.log.kafka_settings import KafkaSettings
 from streams.log.sqlite import SqliteLog
 from tests.faults.tcp_proxy import FINE, TcpProxy, Weather
 from tests.kafka_broker import bootstrap
-from tests.libvirt_daemon import Daemon, node_xml, running, until
+from tests.libvirt_daemon import Daemon, node_xml, until
 
 pytestmark = pytest.mark.usefixtures("libvirt_events")
-
-
-@pytest.fixture(scope="module")
-def daemon(libvirt_events: None) -> Iterator[Daemon]:
-    with running() as daemon:
-        yield daemon
 
 
 def maker(uri: str, node_id: str = "", timeout_seconds: float = 20.0) -> MakeHost:

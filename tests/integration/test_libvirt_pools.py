@@ -16,16 +16,10 @@ import libvirt
 
 from producers.libvirt_pools import PoolRefresh, Stopped, look_at_pools
 from producers.libvirt_system import Options
-from tests.libvirt_daemon import NOBODY, Daemon, running
+from tests.libvirt_daemon import NOBODY, Daemon
 from tests.libvirt_reporting import Reporting
 
 pytestmark = pytest.mark.usefixtures("libvirt_events")
-
-
-@pytest.fixture(scope="module")
-def daemon(libvirt_events: None) -> Iterator[Daemon]:
-    with running() as daemon:
-        yield daemon
 
 
 @pytest.fixture

@@ -28,7 +28,7 @@ from schemas.audits import AuditFailed, HypervisorAudited
 from schemas.lifecycle import InstanceArrived, InstanceDeparted, InstancePaused, InstanceResized, InstanceStarted, InstanceStopped
 from streams.cli.produce.publishing import last_epoch, publisher
 from tests.cli_log import FleetLog
-from tests.libvirt_daemon import DISK, Daemon, guest_xml, running, until, uuid_of
+from tests.libvirt_daemon import DISK, Daemon, guest_xml, until, uuid_of
 from tests.libvirt_reporting import Reporting
 
 PLUGGABLE = """<domain type='qemu'><name>plugged</name><uuid>{uuid}</uuid><maxMemory slots='2' unit='MiB'>256</maxMemory>
@@ -37,12 +37,6 @@ PLUGGABLE = """<domain type='qemu'><name>plugged</name><uuid>{uuid}</uuid><maxMe
 DIMM = "<memory model='dimm'><target><size unit='MiB'>128</size><node>0</node></target></memory>"
 PAUSED = libvirt.VIR_DOMAIN_START_PAUSED
 POOL = "<pool type='dir'><name>images</name><target><path>{path}</path></target></pool>"
-
-
-@pytest.fixture(scope="module")
-def daemon(libvirt_events: None) -> Iterator[Daemon]:
-    with running() as daemon:
-        yield daemon
 
 
 @pytest.fixture

@@ -9,17 +9,17 @@ from pathlib import Path
 from producers.openstack import PRODUCER
 from producers.openstack_hosts import ListedHost, Listing, read_hypervisors
 from producers.source import epoch_after, said
-from projections.reading import between
 from schemas.codec import Unreadable, decode_keyed
 from schemas.few import few
 from schemas.topics import AUDITS
 from streams.cli.given.documents import file_bytes
 from streams.cli.printed.printable import say
 from streams.cli.problems import UsageProblem
-from streams.cli.produce.publishing import BATCH_RECORDS, Persistent, last_epochs, message
+from streams.cli.produce.publishing import Persistent, last_epochs, message
 from streams.cli.reading.state_at import state_at
 from streams.clock import Clock, wall_clock_ms
 from streams.log.base import Log
+from streams.log.reading import newer
 from streams.reconciler import CARRIERS
 
 
@@ -136,17 +136,14 @@ class OtherReports:
         """All of them until now; the ledger is asked once. If it raises, the same are read again."""
         if not self._next:
             self._ask_the_ledger()
-        for number, offset in self._next.items():
-            first, end = max(offset, self._log.start(AUDITS, number)), self._log.end(AUDITS, number)
-            for record in between(self._log, AUDITS, number, first, end, BATCH_RECORDS):
-                self._next[number] = record.offset + 1
-                audit = decode_keyed(AUDITS, record.key, record.value)
-                if isinstance(audit, Unreadable):
-                    continue
-                if audit.producer != PRODUCER:
-                    self._nodes.add(audit.node_id)
-                else:
-                    self.epochs[audit.node_id] = max(audit.epoch, self.epochs.get(audit.node_id, 0))
+        for record in newer(self._log, AUDITS, self._next):
+            audit = decode_keyed(AUDITS, record.key, record.value)
+            if isinstance(audit, Unreadable):
+                continue
+            if audit.producer != PRODUCER:
+                self._nodes.add(audit.node_id)
+            else:
+                self.epochs[audit.node_id] = max(audit.epoch, self.epochs.get(audit.node_id, 0))
         return self._nodes
 
     def _ask_the_ledger(self) -> None:

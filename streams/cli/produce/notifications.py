@@ -16,7 +16,6 @@ from producers.openstack import PRODUCER, OpenStack, Told
 from producers.openstack_fleet import RECORD_PREFIX, together
 from producers.openstack_payloads import SWAP_MIB_MAX
 from producers.source import epoch_after, said
-from projections.reading import between
 from schemas.claims import NodeConfigured
 from schemas.codec import Unreadable, decode_keyed
 from schemas.lifecycle import InstanceDeleted, InstanceDeparted, LifecycleEvent
@@ -26,10 +25,9 @@ from streams.cli.problems import UsageProblem
 from streams.cli.produce.publishing import message
 from streams.dead_letters import PREFIX, dead_letter
 from streams.log.base import Log, Message, NameTaken, Record
-from streams.log.reading import places, topic_records
+from streams.log.reading import newer, places, topic_records
 from streams.message import message_of
 
-BATCH_RECORDS = 500
 LOOK_SECONDS = 5.0
 """Between two looks at what others of this producer have said: what is read for that is mostly one's own."""
 CE_SOURCE = f"claimlog/{PRODUCER}"
@@ -144,18 +142,15 @@ class Overtaken:
         if self._seconds() < self._due:
             return
         self._due = self._seconds() + LOOK_SECONDS
-        for number in self._next:
-            first, end = max(self._next[number], self._log.start(LIFECYCLE, number)), self._log.end(LIFECYCLE, number)
-            for record in between(self._log, LIFECYCLE, number, first, end, BATCH_RECORDS):
-                self._next[number] = record.offset + 1
-                event = decode_keyed(LIFECYCLE, record.key, record.value) if OWN_MARK in record.value else None
-                if event is None or isinstance(event, Unreadable) or event.producer != PRODUCER:
-                    continue
-                if event.epoch > self._follower.epoch(event.node_id):
-                    raise NameTaken(
-                        f"another `claimlog produce openstack`, which began later, told of {event.node_id} at {record.position}: what this "
-                        "one says there counts for nothing from then on. Start it again once the other has ended; it says what is missing"
-                    )
+        for record in newer(self._log, LIFECYCLE, self._next):
+            event = decode_keyed(LIFECYCLE, record.key, record.value) if OWN_MARK in record.value else None
+            if event is None or isinstance(event, Unreadable) or event.producer != PRODUCER:
+                continue
+            if event.epoch > self._follower.epoch(event.node_id):
+                raise NameTaken(
+                    f"another `claimlog produce openstack`, which began later, told of {event.node_id} at {record.position}: what this one "
+                    "says there counts for nothing from then on. Start it again once the other has ended; it says what is missing"
+                )
 
 
 def configured_before(log: Log) -> dict[str, NodeConfigured]:

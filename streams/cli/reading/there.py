@@ -79,8 +79,8 @@ def check_seen(log: Log, *topics: str) -> None:
     there: on Kafka that is another prefix.
     """
     there = log.topics()
-    names = [name for name in topics if name not in there]
-    if names and (full_name_of(log) is not None or any(name in there for name in MADE_AGAIN)) and not is_lines(log):
-        if not any(name in there for name in MADE_AGAIN):
+    names, has_more = [name for name in topics if name not in there], any(name in there for name in MADE_AGAIN)
+    if names and (full_name_of(log) is not None or has_more) and not is_lines(log):
+        if not has_more:
             folded_partitions(there)
         raise AnswerIncomplete(f"{missing_text(names)}. {HIDES}")

@@ -37,6 +37,7 @@ from streams.cli.produce.notifications import (
     swaps,
     told_before,
 )
+from streams.cli.produce.openstack import _Beneath
 from streams.cli.produce.sources import BACKLOG_MS, BATCH_RECORDS, REST_MS, Bus, Lines, Piped
 from streams.cli.shadow.shadowing import history
 from streams.dead_letters import DeadLetter, read_letter
@@ -44,6 +45,7 @@ from streams.ledger_topics import open_ledger
 from streams.log.base import LogUnreachable, Message, NameTaken, Partition, Record, TopicMismatch, TopicSpec
 from streams.log.memory import MemoryLog
 from streams.log.sqlite import SqliteLog
+from tests.hand_clock import HandClock
 from tests.nova_cloud import START_S, NovaCloud, envelope, sample
 from tests.nova_following import Following
 
@@ -113,27 +115,11 @@ BEYOND_SELECT = 1_024
 """The first file that `select` does not know, where a process may have so many."""
 
 
-class Ticking:
-    """A clock that somebody sets."""
-
-    def __init__(self) -> None:
-        self.now_ms = NOW_MS
-
-    def wall_ms(self) -> int:
-        return self.now_ms
-
-    def boot_ms(self) -> int:
-        return self.now_ms
-
-    def seconds(self, duration_ms: int) -> float:
-        return duration_ms / 1000
-
-
 def test_a_pipe_rests_once_nothing_has_come_for_a_while_or_nothing_will() -> None:
     """Who is started with `kcat … | claimlog produce openstack` has read nothing for a moment, and all of the bus comes after that."""
     reads, writes = os.pipe()
     with os.fdopen(reads, "rb") as file:
-        clock = Ticking()
+        clock = HandClock()
         source = Piped("stdin", file, clock)
         rests = [source.rests]
         clock.now_ms += REST_MS - 1
@@ -156,7 +142,7 @@ def test_a_pipe_rests_once_nothing_has_come_for_a_while_or_nothing_will() -> Non
 def test_a_pipe_that_never_pauses_rests_after_a_minute() -> None:
     reads, writes = os.pipe()
     with os.fdopen(reads, "rb") as file:
-        clock, rests = Ticking(), []
+        clock, rests = HandClock(), []
         source = Piped("stdin", file, clock)
         for _ in range(BACKLOG_MS // 2_000):
             os.write(writes, b"{}\n")
@@ -172,7 +158,7 @@ def test_a_pipe_that_never_pauses_rests_after_a_minute() -> None:
 def test_of_a_pipe_what_is_there_is_read_and_what_is_not_is_not_waited_for() -> None:
     reads, writes = os.pipe()
     with os.fdopen(reads, "rb") as file, os.fdopen(writes, "wb", buffering=0) as writer:
-        source = Piped("stdin", file, Ticking())
+        source = Piped("stdin", file, HandClock())
         said: list[list[tuple[int, bytes]]] = []
         for written in (b"", b'\xef\xbb\xbf{"a":1}\n{"b"', b"", b':2}\r\n\n{"c":3}\n', b"the last one"):
             writer.write(written)
@@ -195,7 +181,7 @@ def test_much_that_waits_in_a_pipe_comes_in_batches_however_many_files_are_open(
     with os.fdopen(reads, "rb") as file:
         os.write(writes, b"{}\n" * (2 * BATCH_RECORDS + 1))
         os.close(writes)
-        source = Piped("stdin", file, Ticking())
+        source = Piped("stdin", file, HandClock())
 
         assert [len(source.read()) for _ in range(4)] == [BATCH_RECORDS, BATCH_RECORDS, 1, 0]
         assert source.is_over
@@ -547,15 +533,23 @@ def bus_of(log: MemoryLog, told: list[str]) -> Bus:
     return Bus(lambda: log, sorted, lambda topic: f"nova.{topic}", told.append)
 
 
-class Changed(MemoryLog):
-    """As a log on Kafka it refuses to go on where a topic has other partitions than before."""
+class Refusing(MemoryLog):
+    """A log on which a look at the topics may fail."""
+
+    trouble: Exception | None = None
 
     def topics(self) -> Mapping[str, int]:
-        raise TopicMismatch("topic 'nova.info' has 2 partitions now and had 1")
+        if self.trouble is not None:
+            raise self.trouble
+        return super().topics()
+
+
+CHANGED = TopicMismatch("topic 'nova.info' has 2 partitions now and had 1")
+"""What a log on Kafka says that refuses to go on."""
 
 
 def test_topics_and_partitions_of_a_bus_that_come_later_are_read_from_their_first_message() -> None:
-    logs = [MemoryLog([TopicSpec("info", 1)]), MemoryLog([TopicSpec("info", 2), TopicSpec("error", 1)])]
+    logs = [Refusing([TopicSpec("info", 1)]), Refusing([TopicSpec("info", 2), TopicSpec("error", 1)])]
     for log in logs:
         log.append([Message("info", b"", b"1", partition=0)])
     before, now = logs
@@ -566,11 +560,38 @@ def test_topics_and_partitions_of_a_bus_that_come_later_are_read_from_their_firs
     before.append([Message("error", b"", b"2", partition=0)])
 
     later = [record.value for record in bus.read()]
-    before.__class__ = Changed
+    before.trouble = CHANGED
     now.append([Message("info", b"", b"3", partition=1), Message("error", b"", b"2"), Message("error", b"", b"4")])
     added = sorted(record.value for record in bus.read())
 
     assert (first, later, added, told) == ([b"1"], [b"2"], [b"3", b"4"], [])
+
+
+def test_a_bus_goes_on_over_its_new_connection_though_that_does_not_answer_at_first() -> None:
+    """The old one is closed by then, and would refuse for good."""
+    before, now = Refusing([TopicSpec("info", 1)]), Refusing([TopicSpec("info", 2)])
+    now.append([Message("info", b"", b"1", partition=1)])
+    opened = iter([before, now])
+    bus = Bus(lambda: next(opened), sorted, str, print)
+    before.trouble, now.trouble = CHANGED, LogUnreachable("the broker is away")
+
+    with pytest.raises(LogUnreachable):
+        bus.read()
+    now.trouble = None
+
+    assert [record.value for record in bus.read()] == [b"1"]
+
+
+@pytest.mark.parametrize(
+    ("topic", "there", "read"),
+    [
+        ("notifications", ["notifications.info", "other"], ["notifications.info"]),
+        ("notifications", ["notifications", "notifications.info"], ["notifications", "notifications.info"]),
+        ("", ["error", "info"], ["error", "info"]),
+    ],
+)
+def test_a_topic_is_read_with_its_priorities_also_once_one_of_its_own_name_is_there(topic: str, there: list[str], read: list[str]) -> None:
+    assert _Beneath("kafka://b", "nova", topic).chosen(reversed(there)) == read
 
 
 def test_a_topic_of_a_bus_that_was_made_anew_is_read_from_its_start() -> None:

@@ -707,13 +707,18 @@ def test_on_a_log_far_away_nobody_waits_for_a_commit_but_who_leaves() -> None:
     assert (far.stored, here.log.committed(GROUP, REQUESTS)) == ([{0: 1}], {0: 1})
 
 
-def test_on_a_log_at_hand_only_what_moved_is_committed(monkeypatch: pytest.MonkeyPatch) -> None:
-    here = world(requests=1)
-    stored: list[Mapping[int, int]] = []
+def storing(monkeypatch: pytest.MonkeyPatch) -> tuple[World, Scheduler, list[dict[int, int]]]:
+    """A scheduler that is asked for something, and what it has its log store."""
+    here, stored = world(requests=1), list[dict[int, int]]()
     monkeypatch.setattr(here.log, "commit", lambda _group, _topic, offsets: stored.append(dict(offsets)))
     here.host("n1")
     scheduler = here.scheduler()
     here.request("r")
+    return here, scheduler, stored
+
+
+def test_on_a_log_at_hand_only_what_moved_is_committed(monkeypatch: pytest.MonkeyPatch) -> None:
+    here, scheduler, stored = storing(monkeypatch)
     for _ in range(4):
         settle(scheduler)
         here.clock.now_ms += COMMIT_EVERY_MS
@@ -724,12 +729,7 @@ def test_on_a_log_at_hand_only_what_moved_is_committed(monkeypatch: pytest.Monke
 
 
 def test_what_a_broker_may_forget_is_stored_again_each_day_though_nobody_asks_for_anything(monkeypatch: pytest.MonkeyPatch) -> None:
-    here = world(requests=1)
-    stored: list[Mapping[int, int]] = []
-    monkeypatch.setattr(here.log, "commit", lambda _group, _topic, offsets: stored.append(dict(offsets)))
-    here.host("n1")
-    scheduler = here.scheduler()
-    here.request("r")
+    here, scheduler, stored = storing(monkeypatch)
     settle(scheduler)
     for passed_ms in (COMMIT_EVERY_MS, COMMIT_EVERY_MS, int(RENEWED_SECONDS * 1000), COMMIT_EVERY_MS):
         here.clock.now_ms += passed_ms
