@@ -99,10 +99,11 @@ class Clients:
         config: dict[str, Any] = dict(_COMMON)
         for part in parts:
             config |= part
-        # The name under which a member of a group is known; a name of the operator's own, for quotas, is that of all other connections.
-        named = {name: part[name] for part in parts for name in ("client.id",) if name in part}
         ours = {"bootstrap.servers": ",".join(self.settings.brokers), "error_cb": self._heard, "throttle_cb": self._held_back}
-        return config | dict(self.settings.options) | named | ours
+        if any("client.id" in part for part in parts):
+            # By it a member of a group is known; a name of the operator's own, for quotas, is that of all other connections.
+            ours["client.id"] = config["client.id"]
+        return config | dict(self.settings.options) | ours
 
     def _held_back(self, event: ThrottleEvent) -> None:
         """A quota is used up: that is told with the error that follows, where what is waited for takes longer than anybody waits."""

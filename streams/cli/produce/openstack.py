@@ -105,7 +105,7 @@ def openstack(
         if file is not None:
             hosts = partial(_located, file, follower, lambda events: _append(target, feed.told(events), persistent))
             tasks.append(Listed(target, file.hosts, clock, persistent, file.newer, hosts, interval_ms=int(interval * 1000)).tell)
-            tasks[0]()
+        _all(tasks)  # A list is told also where nothing is read again.
         overtaken = Overtaken(target, follower, ends, lambda: clock.boot_ms() / 1000)
         tasks.append(partial(persistent, overtaken.check))
         again = None if once else partial(_all, tasks)
@@ -249,9 +249,9 @@ def _bus(spec: str) -> Source:
     if not dot:
         places.append(_Beneath(f"{ALL}{brokers}{mark}{query}", "", name))
     for place in places:
-        with place.opened() as log:
-            found = place.chosen(log.topics())
-        if found:
-            return Bus(place.opened, place.chosen, place.named, say)
+        bus = Bus(place.opened, place.chosen, place.named, say)
+        if bus.name:
+            return bus
+        bus.close()
     lacks = f"there is no topic {name} (nor {name}.info) on that cluster; did Nova write to it yet? {HIDES}"
     raise UsageProblem(f"--from {spec}: {lacks}")
