@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from hashlib import blake2b
+from typing import NamedTuple
 
 from msgspec import UNSET, Struct, UnsetType
 from msgspec.structs import replace
@@ -34,16 +35,23 @@ class ListedService(Struct, frozen=True):
     time_us: int
 
 
+class _Times(NamedTuple):
+    """When the newest of all that a word rests on was said, and when what it says of the status."""
+
+    newest_us: int
+    status_us: int
+
+
 def together(before: NodeConfigured | None, later: NodeConfigured) -> NodeConfigured:
-    """What two words on a node, one after the other, say of it."""
+    """What two words on a node, one after the other, say of it; under the id of the one that its status comes from."""
     if before is None:
         return later
     fields = OperatorFields(
         zone=before.fields.zone if later.fields.zone is UNSET else later.fields.zone,
         aggregates=before.fields.aggregates if later.fields.aggregates is UNSET else later.fields.aggregates,
     )
-    status, reason = (before.status, before.reason) if later.status is UNSET else (later.status, later.reason)
-    return replace(later, fields=fields, status=status, reason=reason)
+    of_status = before if later.status is UNSET else later
+    return replace(later, record_id=of_status.record_id, fields=fields, status=of_status.status, reason=of_status.reason)
 
 
 class Services:
@@ -92,7 +100,7 @@ class Services:
             self._has_news = True
 
     def listed(self, host: str, said: ListedService) -> None:
-        """What Nova's list says of a service: it counts if it is newer than all that was said of the node and no message speaks of it."""
+        """What Nova's list says of a service: it counts if it is newer than what was said of the node's and no message speaks of it."""
         if self._listed.get(host) != said:
             self._listed[host] = said
             self._has_news = True
@@ -125,8 +133,8 @@ class Services:
         for node_id, (_, host) in sorted(self._named.items()):
             before = self._said.get(node_id)
             changed = [named[each.name] for each in _aggregates(before) if each.name in named]
-            told, newest_us = self._told(node_id, host, before, inside.get(host, []), changed)
-            record = _news(before, told, newest_us)
+            told, times = self._told(node_id, host, before, inside.get(host, []), changed)
+            record = _news(before, told, times)
             if record is not None:
                 self._said[node_id] = together(before, record)
                 records.append(record)
@@ -142,8 +150,8 @@ class Services:
 
     def _told(
         self, node_id: str, host: str, before: NodeConfigured | None, inside: list[AggregateFact], changed: list[AggregateFact]
-    ) -> tuple[NodeConfigured, int]:
-        """All that messages say of a node, and when the newest of them was sent. What they do not speak of is left out.
+    ) -> tuple[NodeConfigured, _Times]:
+        """All that messages say of a node, and when. What they do not speak of is left out.
 
         Its host is in the aggregates `inside`; `changed` are those that it was said to be in, as they stand now.
         """
@@ -166,20 +174,26 @@ class Services:
         elif (listed := self._news_of(host, before)) is not None:
             said_us = listed.time_us
             told = replace(told, status="disabled" if listed.is_disabled else "enabled", reason=listed.reason)
-        return told, max(left_us, said_us, *(fact.key.time_us for fact in (*inside, *changed)), 0)
+        return told, _Times(max(left_us, said_us, *(fact.key.time_us for fact in (*inside, *changed)), 0), said_us)
 
     def _news_of(self, host: str, before: NodeConfigured | None) -> ListedService | None:
-        """What the list says of the host's service, if that is news. An operator of ours is not contradicted by one that says enabled."""
+        """What the list says of the host's service, if that is news. An operator of ours is not contradicted by one that says enabled.
+
+        A service that was deleted and is listed has been made again.
+        """
         listed = self._listed.get(host)
-        if listed is None or listed.time_us <= _time_us(before):
+        if listed is None or listed.time_us <= _status_us(before):
             return None
-        takes_back = not listed.is_down and before is not None and before.status == "disabled"
-        return listed if listed.is_disabled or takes_back else None
+        is_out = before is not None and (before.status == "disabled" or (before.status, before.reason) == ("withdrawn", REASON_DELETED))
+        return listed if listed.is_disabled or (is_out and not listed.is_down) else None
 
 
-def _time_us(word: NodeConfigured | None) -> int:
-    """When the newest of what a word rests on was said, as its id has it."""
-    said = "" if word is None else word.record_id.split("/")[1]
+def _status_us(word: NodeConfigured | None) -> int:
+    """When the status of all words together was said, as their id has it; in ids of older versions is only the newest of all times."""
+    if word is None or word.status is UNSET:
+        return -1
+    _, newest, *rest = word.record_id.split("/")
+    said = rest[1] if len(rest) > 1 else newest
     return int(said) if said.isdecimal() else -1
 
 
@@ -194,8 +208,11 @@ def _zone(aggregates: tuple[Aggregate, ...]) -> str:
     return min(filter(None, named), default="")
 
 
-def _news(before: NodeConfigured | None, told: NodeConfigured, newest_us: int) -> NodeConfigured | None:
-    """What of it was not said before. The id names it and when: in an aggregate, out of it, and in it again are three records."""
+def _news(before: NodeConfigured | None, told: NodeConfigured, times: _Times) -> NodeConfigured | None:
+    """What of it was not said before. The id names it and when: in an aggregate, out of it, and in it again are three records.
+
+    With a status it ends in when that was said (`_status_us`).
+    """
     if before is not None:
         is_same = before.fields.aggregates is not UNSET and _aggregates(told) == _aggregates(before)
         fields = OperatorFields(
@@ -207,7 +224,8 @@ def _news(before: NodeConfigured | None, told: NodeConfigured, newest_us: int) -
             told = replace(told, status=UNSET, reason="")
     if told.fields == OperatorFields() and told.status is UNSET:
         return None
-    return replace(told, record_id=f"{RECORD_PREFIX}/{newest_us}/{blake2b(encode(told), digest_size=DIGEST_BYTES).hexdigest()}")
+    record_id = f"{RECORD_PREFIX}/{times.newest_us}/{blake2b(encode(told), digest_size=DIGEST_BYTES).hexdigest()}"
+    return replace(told, record_id=record_id if told.status is UNSET else f"{record_id}/{times.status_us}")
 
 
 def _status(service: ServiceFact) -> tuple[NodeStatus, str]:

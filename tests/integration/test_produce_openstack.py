@@ -163,10 +163,13 @@ def test_a_wrong_command_line_exits_2(arguments: list[str], reason: str, tmp_pat
 class NovaBus:
     """Topics as oslo.messaging fills them: one for each priority, partitions without order between them, no keys."""
 
-    def __init__(self) -> None:
+    def __init__(self, endings: tuple[str, ...] = (".info", ".error")) -> None:
         self.broker, self.name = bootstrap(), f"nova-{uuid4().hex[:12]}"
+        self.make(endings)
+
+    def make(self, endings: tuple[str, ...]) -> None:
         admin = AdminClient({"bootstrap.servers": self.broker})
-        made = admin.create_topics([NewTopic(f"{self.name}.{priority}", PARTITIONS, 1) for priority in ("info", "error")])
+        made = admin.create_topics([NewTopic(f"{self.name}{ending}", PARTITIONS, 1) for ending in endings])
         for future in made.values():
             future.result()
 
@@ -174,11 +177,11 @@ class NovaBus:
     def spec(self) -> str:
         return f"kafka://{self.broker}/{self.name}"
 
-    def send(self, messages: list[Sent], random: Random) -> None:
+    def send(self, messages: list[Sent], random: Random, endings: tuple[str, str] = (".info", ".error")) -> None:
         producer = Producer({"bootstrap.servers": self.broker})
         for sent in messages:
-            priority = "error" if b".error" in sent.value else "info"
-            producer.produce(f"{self.name}.{priority}", sent.value, partition=random.randrange(PARTITIONS))
+            ending = endings[b".error" in sent.value]
+            producer.produce(f"{self.name}{ending}", sent.value, partition=random.randrange(PARTITIONS))
         assert producer.flush(30) == 0
 
 
@@ -201,6 +204,32 @@ def test_a_kafka_bus_without_any_order_ends_in_what_novas_tracker_counts(
     assert run(["dead-letters", "list", "--log", spec, "-o", "json"]) == 0
     (letter,) = json.loads(capsys.readouterr().out)["items"]
     assert letter["original"].startswith(f"{bus.name}.info/")
+
+
+def test_a_topic_of_the_very_name_is_read_and_those_of_its_priorities_beside_it_when_they_come(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], seed: int
+) -> None:
+    """As a mirror fills the one, until somebody turns Nova itself to the cluster."""
+    cloud, messages = cloud_and_messages()
+    bus, spec, random = NovaBus(("",)), f"sqlite:{tmp_path}/l.db", Random(seed)
+    command = [sys.executable, "-c", "from streams.cli.main import main; main()", "produce", "openstack", "--from", bus.spec, "--log", spec]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        bus.send(messages[:9], random, ("", ""))
+        wait_for_events(tmp_path, 2)
+        bus.make((".info", ".error"))
+        bus.send(messages[9:], random)
+        deadline = time.monotonic() + 60
+        while tracked(spec, capsys) != cloud.usage() and time.monotonic() < deadline:
+            time.sleep(0.1)
+        process.send_signal(signal.SIGTERM)
+        _, err = process.communicate(timeout=60)
+    finally:
+        process.kill()
+        process.wait()
+
+    assert process.returncode == 0, err
+    assert tracked(spec, capsys) == cloud.usage()
 
 
 def test_a_bus_is_followed_until_told_to_stop(tmp_path: Path, capsys: pytest.CaptureFixture[str], seed: int) -> None:

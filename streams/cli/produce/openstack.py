@@ -86,7 +86,7 @@ def openstack(
     file = None if hypervisors is None else ListFile(hypervisors)
     swap, start_ms = swaps(swap_mib), clock.wall_ms()
     with ExitStack() as stack:
-        sources = [stack.enter_context(notifications(spec, follows=not once)) for spec in source]
+        sources = [each for spec in source for each in stack.enter_context(notifications(spec, follows=not once))]
         target = stack.enter_context(opened(log, create=True))
         open_ledger(target)
         if lost := lost_before(target, LIFECYCLE, CLAIMS):
@@ -140,7 +140,7 @@ def _follow(
             append(feed.settle())
         if again is None or all(source.is_over for source in sources):
             return
-        waiting = [source for source in sources if not source.is_over]
+        waiting = [source for source in sources if source.name and not source.is_over] or sources
         for source in waiting:
             persistent(partial(source.wait, WAIT_SECONDS / len(waiting)))
 
@@ -189,13 +189,14 @@ def reach_lines(reach: Reach, lacking: str) -> list[str]:
 
 
 @contextmanager
-def notifications(spec: str, *, follows: bool = False) -> Iterator[Source]:
+def notifications(spec: str, *, follows: bool = False) -> Iterator[list[Source]]:
     """The notifications that `--from` names; with `follows` those of a pipe as they come. Raises UsageProblem, LogUnreachable."""
-    source = _bus(spec) if spec.startswith(ALL) else _lines(spec, follows=follows)
+    sources = _buses(spec) if spec.startswith(ALL) else [_lines(spec, follows=follows)]
     try:
-        yield source
+        yield sources
     finally:
-        source.close()
+        for source in sources:
+            source.close()
 
 
 def _lines(spec: str, *, follows: bool) -> Source:
@@ -236,8 +237,11 @@ class _Beneath(NamedTuple):
         return f"{self.prefix}.{topic}" if self.prefix else topic
 
 
-def _bus(spec: str) -> Source:
-    """A topic of a Kafka cluster. oslo.messaging writes one topic for each priority: `notifications` means all of `notifications.*`."""
+def _buses(spec: str) -> list[Source]:
+    """A topic of a Kafka cluster. oslo.messaging writes one topic for each priority: `notifications` means all of `notifications.*`.
+
+    A topic of the very name may be there as well, of a mirror that puts them together, or come when the other has no news any more.
+    """
     from streams.cli.produce.sources import Bus
 
     address, mark, query = spec.partition("?")
@@ -248,10 +252,12 @@ def _bus(spec: str) -> Source:
     places = [_Beneath(f"{ALL}{brokers}/{prefix}{mark}{query}", prefix, topic)]
     if not dot:
         places.append(_Beneath(f"{ALL}{brokers}{mark}{query}", "", name))
-    for place in places:
-        bus = Bus(place.opened, place.chosen, place.named, say)
-        if bus.name:
-            return bus
-        bus.close()
-    lacks = f"there is no topic {name} (nor {name}.info) on that cluster; did Nova write to it yet? {HIDES}"
-    raise UsageProblem(f"--from {spec}: {lacks}")
+    with ExitStack() as stack:
+        buses = [Bus(place.opened, place.chosen, place.named, say) for place in places]
+        for bus in buses:
+            stack.callback(bus.close)
+        if not any(bus.name for bus in buses):
+            lacks = f"there is no topic {name} (nor {name}.info) on that cluster; did Nova write to it yet? {HIDES}"
+            raise UsageProblem(f"--from {spec}: {lacks}")
+        stack.pop_all()
+        return list(buses)

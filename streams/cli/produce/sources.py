@@ -41,7 +41,10 @@ NO_TEXT = {
 class Source(Protocol):
     """Where notifications come from."""
 
-    name: str
+    @property
+    def name(self) -> str:
+        """What to call it; empty while there is nothing of it."""
+        ...
 
     @property
     def is_over(self) -> bool:
@@ -216,7 +219,11 @@ class Bus:
         self._opened, self._chosen, self._named, self._tell = opened, chosen, named, tell
         self._log, self._next = opened(), dict[Partition, int]()
         self._look()
-        self.name = ", ".join(sorted({named(place.topic) for place in self._next}))
+
+    @property
+    def name(self) -> str:
+        """See `Source`: its topics of now."""
+        return ", ".join(sorted({self._named(place.topic) for place in self._next}))
 
     def _look(self) -> None:
         """Take up topics and partitions that have come, as oslo.messaging makes them with the first message, and leave those that went."""

@@ -92,7 +92,7 @@ def shadow(
     nodes, cut = _nodes(hypervisors, log, at)
     chosen, untested = _testable(chosen, nodes)
     with ExitStack() as stack:
-        sources = [stack.enter_context(notifications(spec)) for spec in source]
+        sources = [each for spec in source for each in stack.enter_context(notifications(spec))]
         messages = history(record for each in sources for record in _read_all(each))
     answers = outcomes(messages.messages, nodes)
     fleet = Shadow(nodes, engine_of(engine), chosen)

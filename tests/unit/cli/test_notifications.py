@@ -496,6 +496,37 @@ def test_a_list_takes_nothing_back_that_was_said_after_it_or_of_a_host_that_it_c
     assert [each.status for each in again.configured()] == told
 
 
+@pytest.mark.parametrize("is_new", [True, False], ids=["told together", "told before"])
+def test_a_list_counts_that_is_newer_than_what_was_said_of_the_status_whatever_was_said_of_aggregates(is_new: bool) -> None:
+    """A service is enabled, the list of a minute later disables it, and the message on an aggregate is newer than that."""
+    bus = [located("h1", 0), service("h1", at_s=1), aggregate(["h1"], at_s=120, ssd="true")]
+    feed, said = Feed(OpenStack(lambda _: 1)), list[NodeConfigured]()
+    for message in [bus] if is_new else [[each] for each in bus]:
+        fed(feed, *message)
+        said += node_settings(feed.settle())
+    again = begun_again(*said).follower
+    again.located("h1", "n1")
+
+    again.services.listed("h1", ListedService(True, False, "broken", (START_S + 61) * 1_000_000))
+
+    (news,) = again.configured()
+    assert (news.status, news.reason, news.fields) == ("disabled", "broken", OperatorFields())
+
+
+@pytest.mark.parametrize(("written_s", "told"), [(0, []), (2, ["enabled"])])
+def test_a_node_whose_service_was_deleted_is_enabled_by_a_newer_list_that_has_it(written_s: int, told: list[str]) -> None:
+    feed = Feed(OpenStack(lambda _: 1))
+    fed(feed, located("h1", 0), service("h1", action="delete", at_s=1))
+    (deleted,) = node_settings(feed.settle())
+    again = begun_again(deleted).follower
+    again.located("h1", "n1")
+
+    again.services.listed("h1", ListedService(False, False, "", (START_S + written_s) * 1_000_000))
+
+    assert deleted.status == "withdrawn"
+    assert [each.status for each in again.configured()] == told
+
+
 def test_swaps_are_named_by_flavor() -> None:
     assert swaps(["m1.small=512", "odd=name=1"]) == {"m1.small": 512, "odd=name": 1}
     for wrong in ("m1.small", "=5", "m1.small=much"):
