@@ -18,8 +18,10 @@ from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-def
 
 from schemas.topics import LIFECYCLE
 from streams.cli.main import run
+from streams.cli.produce.openstack import notifications
+from streams.cli.produce.sources import Bus
 from streams.clock import SystemClock
-from streams.log.base import LogError
+from streams.log.base import LogError, Partition
 from streams.log.sqlite import SqliteLog
 from tests.kafka_broker import bootstrap
 from tests.nova_cloud import LARGE, NovaCloud, Sent, samples
@@ -294,6 +296,26 @@ def wait_for_events(folder: Path, count: int) -> None:
             pass  # Not made yet.
         time.sleep(0.1)
     raise AssertionError(f"{count} events are not there after 60 s")
+
+
+def test_marks_that_a_mirrors_transactions_leave_hold_nothing_up() -> None:
+    """Each takes an offset: whoever waits for its message waits for ever."""
+    bus = NovaBus((".info",))
+    producer = Producer({"bootstrap.servers": bus.broker, "transactional.id": bus.name})
+    producer.init_transactions()
+    found = list[bytes]()
+    with notifications(bus.spec) as (source, *_):
+        assert isinstance(source, Bus)
+        for number in (1, 2):
+            producer.begin_transaction()
+            producer.produce(f"{bus.name}.info", b"%d" % number, partition=0)
+            producer.commit_transaction()
+            deadline = time.monotonic() + 60
+            while source._next[Partition("info", 0)] < 2 * number and time.monotonic() < deadline:
+                found += [record.value for record in source.read()]
+
+    assert found == [b"1", b"2"]
+    assert source._next == {Partition("info", 0): 4, Partition("info", 1): 0, Partition("info", 2): 0}
 
 
 def test_a_topic_that_is_not_there_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

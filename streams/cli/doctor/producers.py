@@ -11,7 +11,7 @@ from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator
 
 import msgspec
-from msgspec import Struct
+from msgspec import UNSET, Struct
 
 from schemas.claims import NodeConfigured, NodeObserved, NodeSilent
 from schemas.codec import decode
@@ -51,7 +51,10 @@ class _Reported(Struct):
 
 
 def producers(log: Log) -> Iterator[Check]:
-    """Nodes that two processes report at once, or that one reports in vain since another did; nothing where there are none."""
+    """Nodes that two processes report at once, or that one reports in vain since another did; nothing where there are none.
+
+    Whoever reports one that was withdrawn is not heard anyway.
+    """
     found: defaultdict[tuple[bytes, str], _Reported] = defaultdict(_Reported)
     for record in topic_records(log, AUDITS, TAIL_RECORDS):
         try:
@@ -63,13 +66,24 @@ def producers(log: Log) -> Iterator[Check]:
         node.highest, node.last = max(node.highest, stamp.epoch), stamp.epoch
         node.is_late = abs(record.time_ms - stamp.taken_at_ms) > JUST_TAKEN_MS
     doubled = _names(key for (key, _), node in found.items() if node.falls >= FALLS_MIN)
-    if doubled:
+    ignored = _names(key for (key, _), node in found.items() if node.falls < FALLS_MIN and node.last < node.highest and not node.is_late)
+    gone = _withdrawn(log) if doubled or ignored else set()
+    if doubled := [each for each in doubled if each not in gone]:
         says = f"two processes at once report {few(doubled)}: only the one that began last counts"
         yield Check("warn", "producers", says, "stop one; if they are two machines of one name, give each its own (produce libvirt --node)")
-    ignored = _names(key for (key, _), node in found.items() if node.falls < FALLS_MIN and node.last < node.highest and not node.is_late)
-    if ignored:
+    if ignored := [each for each in ignored if each not in gone]:
         says = f"what is reported of {few(ignored)} counts for nothing: another process that began later reported it since"
         yield Check("warn", "producers", says, "start the one that goes on anew")
+
+
+def _withdrawn(log: Log) -> set[str]:
+    """Nodes that were withdrawn of late, and are still."""
+    found: dict[str, bool] = {}
+    for record in topic_records(log, CLAIMS, TAIL_RECORDS):
+        said = decode(CLAIMS, record.value)
+        if isinstance(said, NodeConfigured) and said.status is not UNSET:
+            found[said.node_id] = said.status == "withdrawn"
+    return {node_id for node_id, is_gone in found.items() if is_gone}
 
 
 def _names(keys: Iterable[bytes]) -> list[str]:

@@ -25,8 +25,6 @@ from streams.log.base import Log, Partition, Record, TopicMismatch, read_at_hand
 BATCH_RECORDS = 500
 PIPE_BYTES = 1 << 16
 REST_MS, BACKLOG_MS = 3_000, 60_000
-COME_TRIES, COME_SECONDS = 20, 0.1
-"""How often messages that a bus has are asked for again where none are at hand, and the pause between."""
 NO_TEXT = {
     b"\x1f\x8b": "packed by gzip",
     b"\x28\xb5\x2f\xfd": "packed by zstd",
@@ -254,17 +252,16 @@ class Bus:
         return [msgspec.structs.replace(each, topic=self._named(each.topic)) for each in together]
 
     def _come(self, place: Partition, end: int) -> list[Record]:
-        """The next messages of a partition up to `end`; a broker may not have sent them yet. Offsets may be without a record, too."""
+        """The next messages of a partition up to `end`. Where none come the offsets there are marks of transactions."""
         if self._next[place] > end:
             self._tell(f"{self._named(place.topic)}/{place.number}: it was made anew, and is read from its start")
             self._next[place] = self._log.start(*place)
-        for _ in range(COME_TRIES):
-            if self._next[place] >= end:
-                break
-            if records := self._at_hand(place):
-                return records
-            self._log.wait({}, COME_SECONDS)
-        return []
+        if self._next[place] == end:
+            return []
+        records = self._at_hand(place)
+        if not records:
+            self._next[place] = end
+        return records
 
     def _at_hand(self, place: Partition) -> list[Record]:
         offset = self._next[place]

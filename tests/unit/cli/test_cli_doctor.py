@@ -377,13 +377,17 @@ def test_a_node_that_two_processes_report_at_once_is_named_and_one_that_began_an
 def test_a_node_that_is_reported_in_vain_since_one_look_of_a_later_process_is_named_and_one_whose_spool_came_late_is_not(
     fleet: FleetLog, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for node_id, epochs in {"in-vain": (1, 1, 2, 1, 1), "came-late": (1, 1, 2, 1, 1), "anew": (1, 2, 1, 3), "looked-at": (1, 1, 2)}.items():
+    vain = (1, 1, 2, 1, 1)
+    for node_id, epochs in {"in-vain": vain, "withdrawn": vain, "came-late": vain, "anew": (1, 2, 1, 3), "looked-at": (1, 1, 2)}.items():
         for counter, epoch in enumerate(epochs, start=1):
             taken_ms = fleet.now_ms - 600_000 if node_id == "came-late" else fleet.now_ms
             look = HypervisorAudited(
                 node_id=node_id, producer="p", epoch=epoch, counter=counter, taken_at_ms=taken_ms, mono_ms=counter, digest="d"
             )
             fleet.append(AUDITS, structs.replace(look, hypervisor=Hypervisor(vcpus=8), instances=()))
+    for node_id in ("in-vain", "withdrawn"):
+        fleet.append(CLAIMS, NodeConfigured(node_id=node_id, record_id=f"w-{node_id}", status="withdrawn"))
+    fleet.append(CLAIMS, NodeConfigured(node_id="in-vain", record_id="back", status="enabled"))
     fleet.carry()
 
     said = fleet.run(capsys, "doctor", "-o", "json")
