@@ -19,7 +19,7 @@ from streams.scheduling.options import MULTIPLIERS
 from streams.scheduling.raws import MetricMissing
 from streams.scheduling.reference import run_filters
 from streams.scheduling.weighers import weigh
-from tests.conformance.ledger_areas import flat, options_in
+from tests.conformance.ledger_areas import flat, in_whole, options_in
 from tests.conformance.terms import HOST_NAMES, REQUEST_NAMES, ask_for, counted_alone, listed, options_of, renamed, room_of
 from tests.scheduling_world import settle, world
 
@@ -68,9 +68,9 @@ def weighed(vector: Vector) -> Mapping[str, Any]:
 def chosen(vector: Vector) -> Mapping[str, Any]:
     """The order of weighed hosts, and what becomes of a request of which not all instances find one."""
     if vector["subject"] == "_get_sorted_hosts":
-        return _sorted(vector["given"])
+        return _sorted(in_whole(vector["given"]))
     if vector["subject"] == "_schedule":
-        return _scheduled(vector["given"])
+        return _scheduled(in_whole(vector["given"]))
     raise ValueError(f"subject {vector['subject']!r} is not known")
 
 
@@ -126,7 +126,8 @@ def _sorted(said: Vector) -> Mapping[str, Any]:
         return picked
 
     hosts, scores = [host for host, _ in given["weighed"]], [score for _, score in given["weighed"]]
-    if any(given.get(name) is True for name in SHUFFLES):
+    switches = [name for name in SHUFFLES if name in given] or SHUFFLED
+    if any(given.get(name) for name in switches):
         told = [given[name] for name in SHUFFLED if isinstance(given.get(name), list)]
         hosts = shuffled(hosts, scores, lambda best: told[0] if told else best[::-1])
     order = draw_first(hosts, given.get("host_subset_size") or 1, draw)

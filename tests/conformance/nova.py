@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from io import TextIOWrapper
 from math import isclose
 from pathlib import Path
 from typing import Any
@@ -79,10 +80,10 @@ def difference(vector: Any) -> str:
 
 def unread(vector: Any) -> list[str]:
     """The keys of `given` that the adapter does not read, by their paths; none of what is not known at all."""
-    name = vector.get("area") if isinstance(vector, dict) else None
-    if not isinstance(name, str) or name not in AREAS:
+    name, subject = (vector.get("area"), vector.get("subject")) if isinstance(vector, dict) else (None, None)
+    if not isinstance(name, str) or name not in AREAS or not isinstance(subject, str) or subject not in SUBJECTS[name]:
         return []
-    return sorted(unknown(name, str(vector.get("subject")), vector.get("given")))
+    return sorted(unknown(name, subject, vector.get("given")))
 
 
 def keys(given: Any) -> Iterator[str]:
@@ -151,4 +152,7 @@ def main(paths: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):  # What a vector says may be no text, or none that the terminal has letters for.
+            stream.reconfigure(errors="backslashreplace")
     sys.exit(main(sys.argv[1:]))

@@ -27,7 +27,7 @@ from schemas.resources import Resources
 from schemas.results import CellGrant
 from streams.scheduling.ask import Ask, ask_of
 from streams.scheduling.options import Options
-from tests.conformance.ledger_areas import devices_in, flat, pci_wants_of, want_of
+from tests.conformance.ledger_areas import devices_in, flat, in_whole, pci_wants_of, want_of
 
 GIB = 1024
 COUNTED_KIB = 1
@@ -54,7 +54,8 @@ RATIOS = {"vcpus": "cpu_allocation_ratio", "memory_mib": "ram_allocation_ratio",
 def options_of(config: Mapping[str, Any] | None) -> Options:
     """The options among what a vector configures; multipliers are the weighers' own."""
     named = flat(config).items()
-    return msgspec.convert({name: value for name, value in named if value is not None and name in Options.__struct_fields__}, Options)
+    said = {name: value for name, value in named if value is not None and name in Options.__struct_fields__}
+    return msgspec.convert(in_whole(said), Options)
 
 
 def renamed(said: Mapping[str, Any] | None, names: Mapping[str, str]) -> dict[str, Any]:

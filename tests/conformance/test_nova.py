@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.conformance.nova import difference, load, main, unread
+from tests.conformance.nova import AREAS, difference, load, main, unread
 
 HERE = Path(__file__).parent
 VECTORS = load(HERE / "nova_vectors.json")
@@ -538,6 +539,58 @@ def test_reasons_that_are_others_or_in_another_order_differ(reasons: list[str]) 
     told = difference({"area": "claim", "subject": "Claim", "given": given, "expect": {"reason_mentions_in_order": reasons}})
 
     assert told.startswith("reason_mentions_in_order: expected")
+
+
+@pytest.mark.parametrize("area", sorted(AREAS))
+def test_a_subject_that_an_area_does_not_know_fails_and_ends_no_run(area: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "vectors.json"
+    strange = {"id": "s", "area": area, "subject": "horoscope", "given": {"stars": 7}, "expect": {"pass": True}}
+    file.write_bytes(msgspec.json.encode([strange, *VECTORS[:1]]))
+
+    assert main([str(file)]) == 1
+
+    assert capsys.readouterr().out.splitlines()[-1] == "1 passed, 1 failed"
+
+
+@pytest.mark.parametrize("name", ["\\ud800", "\u00e9\u2603"])
+def test_what_a_vector_says_may_be_no_text_or_none_that_the_terminal_can_show(name: str, tmp_path: Path) -> None:
+    file = tmp_path / "vectors.json"
+    file.write_text(f'[{{"id": "{name}", "area": "normalize", "subject": "{name}"}}]', encoding="utf-8")
+    plain = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "PATH": os.environ["PATH"]}
+
+    done = subprocess.run([sys.executable, str(HERE / "nova.py"), str(file)], capture_output=True, text=True, env=plain)
+
+    assert (done.returncode, done.stdout.splitlines()[-1:]) == (1, ["0 passed, 1 failed"]), done.stderr
+
+
+def test_a_claim_asks_nothing_of_the_disk_for_swap() -> None:
+    """Nova 15.1.5, `claims.py`: root, ephemeral and what the hypervisor adds."""
+    node = {"memory_mb": 8192, "memory_mb_used": 0, "local_gb": 20, "local_gb_used": 20, "vcpus": 8, "vcpus_used": 0}
+    flavor = {"memory_mb": 1, "vcpus": 1, "root_gb": 0, "ephemeral_gb": 0, "swap": 1024}
+    given = {"node": node, "flavor": flavor, "limits": {"disk_gb": 20}}
+
+    assert difference({"area": "claim", "subject": "Claim", "given": given, "expect": {"claimed": True}}) == ""
+
+
+@pytest.mark.parametrize(
+    ("said", "order"),
+    [
+        ({"shuffle": "reverse"}, ["b", "a"]),
+        ({"shuffle_reverses": True}, ["b", "a"]),
+        ({"shuffle": False, "shuffled": ["b", "a"]}, ["a", "b"]),
+        ({"host_subset_size": 2.0, "random_picks": "b"}, ["b", "a"]),
+    ],
+)
+def test_how_a_draw_is_told_is_read_in_other_words_too(said: dict[str, Any], order: list[str]) -> None:
+    given = {"weighed": [["a", 1.0], ["b", 1.0]], **said}
+
+    assert difference({"area": "choose", "subject": "_get_sorted_hosts", "given": given, "expect": {"order": order}}) == ""
+
+
+def test_a_whole_number_of_an_option_may_have_a_point() -> None:
+    given = {"host": {"num_io_ops": 8}, "request": {}, "config": {"max_io_ops_per_host": 8.0}}
+
+    assert difference({"area": "filter", "subject": "IoOpsFilter", "given": given, "expect": {"pass": False}}) == ""
 
 
 def test_what_nobody_knows_and_what_is_no_vector_are_failures_and_the_script_counts_them(tmp_path: Path) -> None:
