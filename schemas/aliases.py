@@ -28,7 +28,12 @@ def devices(flavor: Flavor, image: Image, aliases: Sequence[str] = ()) -> tuple[
     asked = flavor.extra_specs.get(ALIAS_KEY, "")
     if not asked:
         return ()
-    return _named(asked, agreed(NUMA_POLICY_KEY, flavor.extra_specs, image.properties, NUMA_POLICIES), tuple(aliases))
+    return _named(asked, numa_policy(flavor, image), tuple(aliases))
+
+
+def numa_policy(flavor: Flavor, image: Image) -> str:
+    """How near to its cells an instance's devices must be; empty if that is left to their aliases. Raises WantsError."""
+    return agreed(NUMA_POLICY_KEY, flavor.extra_specs, image.properties, NUMA_POLICIES)
 
 
 @lru_cache(maxsize=1024)

@@ -4,7 +4,7 @@ from hashlib import sha1
 from typing import NamedTuple
 from uuid import UUID
 
-from schemas.units import Name
+from schemas.units import NAME_CHARACTERS_MAX, Name
 
 NodeId = Name
 """The hypervisor's hostname, as libvirt and Nova give it."""
@@ -16,6 +16,8 @@ GroupId = Name
 RecordId = Name
 ProducerId = Name
 
+NOBODYS = "-" * (NAME_CHARACTERS_MAX + 1)
+"""Too long for a request's id, so no instance that is derived from it is anywhere: for those that are only asked about."""
 # Any fixed uuid would do: it keeps ids derived here apart from everybody else's.
 INSTANCE_NAMESPACE = UUID("8c3f6a52-7d0e-4c6a-9a51-0d4f6b1f9d11")
 _NAMESPACE = sha1(INSTANCE_NAMESPACE.bytes, usedforsecurity=False)

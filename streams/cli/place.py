@@ -14,7 +14,7 @@ from projections.description import release_command
 from projections.reading import ProjectionError, between
 from schemas.codec import decode_keyed
 from schemas.requests import PlacementRequested
-from schemas.resources import RESOURCES, Resources
+from schemas.resources import RESOURCES, Limits, Resources
 from schemas.results import Decision, InstancesPlaced, NearestMiss, Placement, PlacementFailed
 from schemas.topics import REQUESTS, RESULTS
 from streams.cli.exits import Exit, exit_of_failed
@@ -240,10 +240,10 @@ def failed_lines(log: Log, request: PlacementRequested, result: PlacementFailed)
         leaks = relief_lines(state, request, policy, miss.node_id if miss is not None else "")
     except NOT_FOLDED as problem:
         return [*lines, *([miss_line(miss)] if miss is not None else []), f"whether leaks are in the way is not known: {problem}"]
-    return [*lines, *([miss_line(_told(miss, decision, state))] if miss is not None else []), *leaks]
+    return [*lines, *([miss_line(_told(miss, decision, state, request.limits))] if miss is not None else []), *leaks]
 
 
-def _told(miss: NearestMiss, decision: Decision, state: State) -> NearestMiss:
+def _told(miss: NearestMiss, decision: Decision, state: State, limits: Limits | None) -> NearestMiss:
     """The nearest miss as `explain` tells it: where the node could not hold the instance were it empty, more that is free would not do."""
     from streams.scheduling.filters.amounts import told_now
     from streams.scheduling.matrix import TESTED
@@ -251,7 +251,7 @@ def _told(miss: NearestMiss, decision: Decision, state: State) -> NearestMiss:
     node = state.node(miss.node_id)
     if node is None or miss.filter not in TESTED:
         return miss
-    return structs.replace(miss, shortfalls=tuple([told_now(node, decision.instance_id, lack) for lack in miss.shortfalls]))
+    return structs.replace(miss, shortfalls=tuple([told_now(node, decision.instance_id, lack, limits) for lack in miss.shortfalls]))
 
 
 def _summary(found: RecordedResult) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from projections.ledger_id import ledger_id_of
 from projections.reading import HistoryMissing, ProjectionError, between
 from schemas.claims import GroupHomeProposed
 from schemas.codec import decode_keyed
+from schemas.ids import NOBODYS, instance_id
 from schemas.partitioner import partition_of
 from schemas.requests import INSTANCES_MAX, PlacementRequested
 from schemas.results import Decision
@@ -146,7 +147,9 @@ def _is_file(text: str) -> bool:
 def _subject(log: Log, text: str, asking: Asking, *, is_of_a_moment: bool) -> Subject:
     """Whom it is about; what became of it counts unless it `is_of_a_moment`. Raises UsageProblem, AnswerIncomplete."""
     if not text:
-        return Subject(asking.request(OWNER))
+        request = asking.request(OWNER)
+        ids = request.instance_ids or tuple(instance_id(NOBODYS, index) for index in range(request.count))
+        return Subject(replace(request, instance_ids=ids))
     if text == "-" or text.endswith(".json") or _is_file(text):
         return _counted(Subject(from_json(text, None)), asking)
     check_there(log, REQUESTS)

@@ -19,6 +19,7 @@ from msgspec.structs import replace
 from projections.room import UNLIMITED, Room
 from schemas.claims import ClaimItem
 from schemas.guests import NumaWant, PciWant
+from schemas.ids import NOBODYS
 from schemas.requests import PlacementRequested
 from schemas.resources import RESOURCES, Limits
 from streams.scheduling.ask import Ask
@@ -90,7 +91,7 @@ def capacity(fleet: Fleet, request: PlacementRequested, policy: Policy, unusable
 
     `unusable` is why no scheduler of this policy would place it, if there is anything.
     """
-    one = replace(request, count=1, instance_ids=())
+    one = replace(request, request_id=NOBODYS, count=1, instance_ids=())
     home = fleet.empty_home(one.group.group_id) if one.group is not None and one.group.policy == "affinity" else None
     if home is None or one.group is None:
         return _capacity(fleet, one, policy, unusable)
@@ -145,7 +146,10 @@ def total(nodes: Sequence[NodeCapacity], *, together: bool) -> int | None:
 
 
 _ALWAYS = frozenset(
-    {"ignored-nodes", "ignored-hosts", "forced-hosts", "forced-nodes", "requested-nodes", "source-node", "group-home", "fit"}
+    {
+        *("ignored-nodes", "ignored-hosts", "forced-hosts", "forced-nodes", "requested-nodes", "requested-hosts"),
+        *("source-node", "group-home", "fit"),
+    }
 )
 
 
@@ -220,5 +224,5 @@ class _Trial:
             self._laid.append(claim_id)
 
     def _ask(self, number: int) -> Ask:
-        request = replace(self._request, request_id=f"{OWNER}-{number}")
+        request = replace(self._request, request_id=f"{NOBODYS}{number}")
         return self._fleet.ask_seeded(request, 0, seed=0, options=self._policy.options)

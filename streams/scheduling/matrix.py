@@ -121,7 +121,7 @@ class Without(Struct, frozen=True):
 
 def matrix(fleet: Fleet, ask: Ask, policy: Policy) -> Matrix:
     """All filters that have something to test for `ask`, on all nodes of `fleet`."""
-    rooms = rooms_for(fleet.rooms(), ask)
+    rooms = rooms_for(fleet.rooms(), ask, everywhere=True)
     found: list[list[Rejected]] = [[] for _ in rooms]
     prepared = prepare(ask, policy)
     for filter_, check in prepared:

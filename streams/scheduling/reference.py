@@ -104,15 +104,20 @@ def _decide(fleet: Fleet, known: list[Room], ask: Ask, policy: Policy, policy_di
     )
 
 
-def rooms_for(rooms: list[Room], ask: Ask) -> list[Room]:
-    """Rooms for this very instance: its own where it, or its request, is already, or the claim is forced; all with its company on them."""
+def rooms_for(rooms: list[Room], ask: Ask, *, everywhere: bool = False) -> list[Room]:
+    """Rooms for this very instance: its own where it, or its request, is already, or the claim is forced; all with its company on them.
+
+    A forced claim is not tested on others, which its request rules out; with `everywhere` they have such rooms, too.
+    """
     item, request = ask.item, ask.request
     if ask.company:
         rooms = rooms_with(rooms, ask.company)
     if item.forced:
         nodes, hosts = frozenset(request.forced_nodes), frozenset(name.lower() for name in request.forced_hosts)
         return [
-            room_for(room, item, request.request_id) if room.node_id in nodes or (hosts and host_of(room).lower() in hosts) else room
+            room_for(room, item, request.request_id)
+            if everywhere or room.node_id in nodes or (hosts and host_of(room).lower() in hosts)
+            else room
             for room in rooms
         ]
     instance_id = item.instance_id

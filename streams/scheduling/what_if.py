@@ -206,9 +206,10 @@ def _empty(like: Node, name: str) -> Node:
 
 
 def _idle(host: Hypervisor) -> Hypervisor:
-    """The host without what it is doing: all its pages are free. What it measures of itself stays, since filters ask that it does."""
+    """The host without what it is doing, nor who it is: all its pages are free. What it measures stays, since filters ask that it does."""
     cells = tuple([replace(cell, pages=tuple([replace(pages, free=None) for pages in cell.pages])) for cell in host.numa_cells])
-    return replace(host, numa_cells=cells, io_workload=0, failed_builds=0, physical=type(host.physical)(), host_uuid="", host_ip="")
+    nobody = {"host_uuid": "", "host_ip": "", "service_host": ""}
+    return replace(host, numa_cells=cells, io_workload=0, failed_builds=0, physical=type(host.physical)(), **nobody)
 
 
 def _set_rules(node: Node, changes: Changes) -> None:

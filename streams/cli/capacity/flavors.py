@@ -22,6 +22,7 @@ import msgspec
 
 from projections.reading import between
 from projections.wording import size_text
+from schemas.aliases import ALIAS_KEY, numa_policy
 from schemas.codec import decode_keyed
 from schemas.pinning import WantsError, wants
 from schemas.requests import Flavor, Image, PlacementRequested
@@ -34,6 +35,7 @@ from streams.cli.reading.records import lost_before
 from streams.cli.reading.there import check_there
 from streams.log.base import Log
 from streams.log.reading import READ_RECORDS
+from streams.scheduling.implied import implied
 
 LOOKED_BACK = 20_000
 """So many of the last records of each partition of requests are looked at for flavors."""
@@ -91,16 +93,18 @@ def _kind(request: PlacementRequested) -> PlacementRequested:
     return PlacementRequested(
         request_id="-",
         flavor=request.flavor,
-        image=request.image if _wants(request.flavor, request.image) != _wants(request.flavor, Image()) else Image(),
+        image=request.image if _takes(request.flavor, request.image) != _takes(request.flavor, Image()) else Image(),
         numa=request.numa,
         pci=request.pci,
         boot_from_volume=request.boot_from_volume,
     )
 
 
-def _wants(flavor: Flavor, image: Image) -> object:
+def _takes(flavor: Flavor, image: Image) -> object:
+    """What an instance takes beside its amounts, or why it can be nowhere: cells, how near its devices are to those, what nobody counts."""
     try:
-        return wants(flavor, image)
+        near = numa_policy(flavor, image) if flavor.extra_specs.get(ALIAS_KEY) else ""
+        return wants(flavor, image), near, implied(flavor, image).problem
     except WantsError as error:
         return str(error)
 

@@ -60,32 +60,40 @@ def shortfalls_told(ask: Ask, room: Room, *resources: str) -> tuple[Shortfall, .
         asked, total = getattr(ask.item.resources, lack.resource), getattr(room, f"{lack.resource}_total")
         if 0 <= total < asked:
             return _too_small(lack.resource, asked, total)
-        return limit_told(room.node, ask.instance_id, lack)
+        return limit_told(room.node, ask.instance_id, lack, ask.item.limits)
 
     return tuple(map(told, shortfalls(ask, room, *resources)))
 
 
-def told_now(node: Node, instance_id: str, lack: Shortfall) -> Shortfall:
-    """The same of what was recorded a moment ago, as far as the node as it is now tells it."""
+def told_now(node: Node, instance_id: str, lack: Shortfall, limits: Limits | None = None) -> Shortfall:
+    """The same of what was recorded a moment ago, as far as the node as it is now tells it; `limits` are the request's own."""
     total, limit = (node.total(lack.resource), node.limit(lack.resource)) if lack.resource in RESOURCES else (None, None)
     if lack.detail or total is None or (limit is not None and limit < lack.free):
-        return lack
+        return _request_told(lack, limits)
     if total < lack.needed and not _is_used_by(node, instance_id, lack):
         return _too_small(lack.resource, lack.needed, total)
-    return limit_told(node, instance_id, lack)
+    return limit_told(node, instance_id, lack, limits)
 
 
-def limit_told(node: Node, instance_id: str, lack: Shortfall) -> Shortfall:
+def limit_told(node: Node, instance_id: str, lack: Shortfall, limits: Limits | None = None) -> Shortfall:
     """What is lacking, where the node's limit is below what is needed: that limit, and not what is free below it.
 
-    What an instance uses there already is needed, however little is asked for; that is said.
+    What an instance uses there already is needed, however little is asked for; that is said. So is a limit of the request's own `limits`.
     """
     if lack.detail or lack.resource not in RESOURCES or (limit := node.limit(lack.resource)) is None or limit >= lack.needed:
-        return lack
+        return _request_told(lack, limits)
     detail = f"{lack.needed} needed, the node's limit is {limit}"
     if _is_used_by(node, instance_id, lack):
         detail = f"{lack.needed} needed, as the instance uses there already, the node's limit is {limit}"
     return Shortfall(resource=lack.resource, needed=lack.needed, free=limit, detail=detail)
+
+
+def _request_told(lack: Shortfall, limits: Limits | None) -> Shortfall:
+    """The same of what the request itself lets be in use: no node has more for it."""
+    if lack.detail or lack.resource not in RESOURCES or (most := most_of(limits, lack.resource)) >= lack.needed:
+        return lack
+    detail = f"{lack.needed} needed, the request's own limit is {most}"
+    return Shortfall(resource=lack.resource, needed=lack.needed, free=most, detail=detail)
 
 
 def _is_used_by(node: Node, instance_id: str, lack: Shortfall) -> bool:

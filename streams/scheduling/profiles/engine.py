@@ -60,6 +60,7 @@ class ProfileEngine:
         self.view = View([raw for _, _, raw in weighers if raw is not None], extras(policy, weighers), tags(policy))
         self._weighing = Weighing(self.view, weighers, policy.options, cached=self._is_absolute)
         self._filtering = Filtering(self.view, policy)
+        self._weighs_io_ops = any(weigher.name == "IoOpsWeigher" for weigher, _, _ in weighers)
         self._lanes: dict[bytes, Lane] = {}
         self._encoder = msgspec.msgpack.Encoder()
 
@@ -79,6 +80,8 @@ class ProfileEngine:
         lane.sync()
         standing = self._filtering.stand(lane, ask)
         rejections, entered = self._rejections(lane, standing)
+        if entered > 1 and self._weighs_io_ops and self._is_at_its_own_work(standing):
+            return reference_select(fleet, ask, self._policy, policy_digest)
         places: list[Best] = []
         best: list[Weighed] = []
         if entered:
@@ -115,6 +118,11 @@ class ProfileEngine:
                 del self._lanes[next(iter(self._lanes))]
         self._lanes[key] = lane
         return lane
+
+    def _is_at_its_own_work(self, standing: Standing) -> bool:
+        """Whether a node that passed has less at work than its profile says, since some of it was begun for this very request."""
+        rooms, ordinals = self.view.rooms, self.view.ordinals
+        return standing.is_own and any(room.io_ops != rooms[ordinals[room.node_id]].io_ops for room in standing.single)
 
     def _rejections(self, lane: Lane, standing: Standing) -> tuple[Sequence[Rejection], int]:
         """The funnel, and how many nodes came through."""

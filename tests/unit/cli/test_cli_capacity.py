@@ -13,7 +13,7 @@ from msgspec import structs
 
 from schemas.codec import encode
 from schemas.inventory import NumaCell, PciDevice
-from schemas.requests import Flavor, PciWant, PlacementRequested
+from schemas.requests import Flavor, Image, PciWant, PlacementRequested
 from schemas.topics import REQUESTS
 from tests.cli_log import FleetLog
 
@@ -149,6 +149,30 @@ def test_devices_and_volumes_that_requests_asked_for_beside_their_flavor_count(f
     assert nothing["fits"] is None
     assert items[1]["pci"] == [{"alias": "gpu", "specs": [{"vendor_id": "10de"}]}]
     assert (asked_again["fits"], asked_again["rejected"]) == (2, {"PciPassthroughFilter": 2})
+
+
+def test_an_image_counts_that_says_how_near_devices_are_or_that_no_node_does(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
+    cells = tuple(NumaCell(cell_id=n, cpus=(n,), memory_mib=1024) for n in (0, 1))
+    devices = tuple(PciDevice(address=f"gpu{n}", vendor_id="10de", numa_cell=0) for n in range(4))
+    fleet.audit("c03", {}, vcpus=2, numa_cells=cells, pci_devices=devices)
+    policy = fleet.path.parent / "policy.toml"
+    policy.write_text("""[options]\npci_alias = ['{"name": "gpu", "vendor_id": "10de", "numa_policy": "preferred"}']\n""")
+    gpu = Flavor(name="g", vcpus=1, extra_specs={"pci_passthrough:alias": "gpu:1", "hw:numa_nodes": "1"})
+    asked = {
+        "near": (gpu, {"hw_pci_numa_affinity_policy": "required"}),
+        "any": (gpu, {"os_type": "linux"}),
+        "none": (Flavor(name="e", vcpus=1), {"hw_mem_encryption": "True"}),
+    }
+    for request_id, (flavor, properties) in asked.items():
+        fleet.append(REQUESTS, PlacementRequested(request_id=request_id, flavor=flavor, image=Image(properties=properties)))
+
+    found = fleet.run(capsys, "capacity", "--by", str(policy), "-o", "json")
+
+    by_image = {tuple(item["image_properties"]): item for item in found.json["items"]}
+    assert by_image[()]["pci"][0]["numa_policy"] == "preferred"
+    assert by_image["hw_pci_numa_affinity_policy",]["pci"][0]["numa_policy"] == "required"
+    assert [by_image[key]["fits"] for key in ((), ("hw_pci_numa_affinity_policy",), ("hw_mem_encryption",))] == [2, 1, 0]
+    assert "no node will ever do: hw:mem_encryption" in found.err
 
 
 def test_devices_that_a_flavor_names_are_counted_by_the_aliases_of_the_policy(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:

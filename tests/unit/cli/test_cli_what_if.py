@@ -373,6 +373,15 @@ def test_what_a_scheduler_refuses_whatever_nodes_there_are_is_placed_nowhere(
     assert why in played.out
 
 
+def test_what_is_asked_about_is_nowhere_whatever_requests_are_called(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
+    """A request of the verb's own name has instances, too, and they need no room where they are."""
+    fleet.audit("c01", {instance_id("what-if", 0): 4096, instance_id("what-if", 1): 4096})
+
+    code = fleet.run(capsys, "what-if", "--memory", "4GiB", "--on", "c01", "--count", "2").code
+
+    assert code == 4
+
+
 def test_of_an_instance_its_request_is_named(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
     fleet.asked(capsys, "r1", "--memory", "1GiB", "--count", "2")
 

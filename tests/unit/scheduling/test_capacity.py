@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from schemas.audits import InstanceReport
+from schemas.ids import instance_id
 from schemas.inventory import Hypervisor, NumaCell, PciDevice, ResourceRule
 from schemas.requests import Flavor, NumaWant, PciWant, PlacementRequested, ServerGroup
 from schemas.resources import Limits, ObservedResources
@@ -58,6 +60,25 @@ def test_the_least_of_what_amounts_limits_and_groups_leave_is_how_many_fit(reque
 
     assert one(found.nodes) == expected
     assert (found.fits, found.tried, found.nodes_known) == (expected[0], False, 1)
+
+
+def test_where_a_request_wants_to_go_leaves_the_closed_form() -> None:
+    host = structs.replace(HOST, vcpus=2 * TRIALS_MAX, service_host="compute-1")
+    asked = PlacementRequested(request_id="r", flavor=Flavor(vcpus=1))
+
+    found = [capacity(fleet(host), structs.replace(asked, **where), DEFAULT) for where in ({}, {"requested_hosts": ("compute-1",)})]
+
+    assert [(each.fits, each.tried, each.at_least) for each in found] == [(2 * TRIALS_MAX, False, False)] * 2
+
+
+def test_an_instance_of_a_request_of_any_name_is_another_one_than_those_that_are_counted() -> None:
+    """Each would be there already, and its room its own."""
+    names = [instance_id(request_id, 0) for request_id in ("capacity", "capacity-0", "r")]
+    there = {name: InstanceReport(instance_id=name, resources=ObservedResources(vcpus=1)) for name in names}
+
+    found = capacity(fleet(HOST, **there), wanted(memory_mib=0), DEFAULT)
+
+    assert one(found.nodes) == (5, "vcpus")
 
 
 @pytest.mark.parametrize(("name", "fits"), [("small", 8), ("", 1)])

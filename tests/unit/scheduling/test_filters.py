@@ -15,7 +15,7 @@ from schemas.requests import Flavor, Hints, PlacementRequested, ServerGroup
 from schemas.resources import Limits, Resources, Shortfall
 from streams.scheduling.ask import Ask, ask_of
 from streams.scheduling.filters import FILTERS, LAST, RESTRICTIONS, Filter, reason, rests_on_labels
-from streams.scheduling.filters.amounts import limit_told, shortfalls_told
+from streams.scheduling.filters.amounts import limit_told, shortfalls_told, told_now
 from streams.scheduling.policy import DEFAULT, Policy
 
 ALL = {filter_.name: filter_ for filter_ in (*RESTRICTIONS, *FILTERS.values(), LAST)}
@@ -185,6 +185,16 @@ def test_that_the_node_s_limit_is_too_low_is_told_however_much_of_it_is_free(use
     (told,) = shortfalls_told(ask(flavor=Flavor(memory_mib=1500)), room(host, 0, mark_of("n1")), "memory_mib")
 
     assert str(told) == "memory_mib: 1500 needed, the node's limit is 1000"
+
+
+@pytest.mark.parametrize("used", [0, 500])
+def test_that_the_request_s_own_limit_is_too_low_is_told_however_much_is_free(used: int) -> None:
+    host, asked = node(used=(0, 0, used, 0)), ask(flavor=Flavor(memory_mib=1500), limits=Limits(memory_mib=1000))
+
+    (told,) = shortfalls_told(asked, room(host, 0, mark_of("n1")), "memory_mib")
+
+    recorded = Shortfall(resource="memory_mib", needed=1500, free=1000 - used)
+    assert str(told) == str(told_now(host, "i1", recorded, asked.item.limits)) == "memory_mib: 1500 needed, the request's own limit is 1000"
 
 
 def test_what_the_instance_uses_there_already_is_said_to_be_what_is_needed() -> None:

@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from projections.room import UNLIMITED, Room
-from schemas.claims import NodeConfigured
+from schemas.claims import ClaimItem, ClaimRequested, NodeConfigured
 from schemas.inventory import OperatorFields, ResourceRule
 from schemas.requests import Flavor, PlacementRequested
 from schemas.resources import Limits
@@ -19,6 +19,7 @@ from streams.scheduling.custom_copies import Copies
 from streams.scheduling.facts import facts_of
 from streams.scheduling.fleet import Fleet
 from streams.scheduling.limits import claimed
+from streams.scheduling.matrix import matrix
 from streams.scheduling.policy import POLICIES, Policy, digest
 from streams.scheduling.reference import reference_select, rooms_for
 from streams.scheduling.select import profile_select
@@ -108,3 +109,41 @@ def test_who_fills_a_node_exactly_carries_a_limit_without_what_is_kept_for_the_h
 
     assert decision.chosen == "n1"
     assert claimed(fleet, ask, policy, decision).limits == Limits(memory_mib=15360)
+
+
+def test_what_a_request_began_itself_weighs_the_same_by_every_engine() -> None:
+    """Its first instance is held where a former owner put it, and claimed there anew; all other nodes have as much at work."""
+    here = world(claims=1, requests=1)
+    for number in range(40):
+        here.host(f"n{number}", memory_mib=20_000 if number == 5 else 16_384)
+    request = here.request("r", count=2)
+
+    def claim(request_id: str, instance_id: str, node_id: str) -> ClaimItem:
+        item = ClaimItem(claim_id=f"{request_id}/0/old-1.1", instance_id=instance_id, nodes=(node_id,), resources=request.resources)
+        here.say(CLAIMS, ClaimRequested(request_id=request_id, owner="old", basis=0, ttl_ms=600_000, items=(item,)))
+        return item
+
+    own = claim("r", request.instance(0), "n5")
+    for number in set(range(40)) - {5}:
+        claim(f"x{number}", f"x{number}", f"n{number}")
+    fleet, policy = Fleet(here.ledgers()), POLICIES["nova"]
+    fleet.lay(replace(own, claim_id="r/0/new-2.1"), "n5", 0)
+    ask = fleet.ask(request, 1, owner="new", options=policy.options).begun_on(frozenset({"n5"}))
+
+    plain, by_profiles = (select(fleet, ask, policy, digest(policy)) for select in (reference_select, profile_select))
+
+    assert (plain.chosen, [weight.raw for weight in plain.best[0].weights if weight.weigher == "IoOpsWeigher"]) == ("n5", [1.0])
+    assert replace(by_profiles, engine=plain.engine) == plain
+
+
+def test_a_forced_claim_has_no_false_word_on_nodes_that_it_is_not_forced_to() -> None:
+    """The ledger would let it in there, too: it was said not to fit, and not why."""
+    here = world(claims=1, requests=1)
+    here.host("n1", memory_mib=4096)
+    here.host("n2", memory_mib=4096)
+    fleet, policy = Fleet(here.ledgers()), POLICIES["nova"]
+    asked = PlacementRequested(request_id="r", flavor=Flavor(memory_mib=8192), forced_nodes=("n1",))
+
+    found = matrix(fleet, fleet.ask(asked, 0, owner="s", options=policy.options), policy)
+
+    assert {line.node_id: [each.filter for each in line.rejected] for line in found.lines} == {"n1": [], "n2": ["forced-nodes"]}

@@ -108,14 +108,15 @@ def test_of_a_node_that_was_never_audited_nobody_knows_what_one_like_it_has() ->
 
 def test_an_added_node_is_not_busy_with_what_the_one_like_it_does() -> None:
     here = world()
-    here.host("n1", io_workload=3, failed_builds=2, host_uuid="u", host_ip="10.0.0.1")
+    here.host("n1", io_workload=3, failed_builds=2, host_uuid="u", host_ip="10.0.0.1", service_host="compute-1")
     there = here.ledgers()
 
     change(there, Changes(added=(NodesLike("n1", 1),)))
 
     (added,) = [node.hypervisor for ledger in there for node in ledger.nodes.values() if node.node_id == "n1+1"]
     assert added is not None
-    assert (added.io_workload, added.failed_builds, added.host_uuid, added.host_ip) == (0, 0, "", "")
+    assert (added.io_workload, added.failed_builds) == (0, 0)
+    assert (added.host_uuid, added.host_ip, added.service_host) == ("", "", ""), "it is another machine"
 
 
 def test_another_count_keeps_the_ids_that_there_are() -> None:
