@@ -27,10 +27,10 @@ REASON_DELETED = "its compute service was deleted"
 
 
 class ListedService(Struct, frozen=True):
-    """A compute service as Nova's list of hypervisors has it, and when that was written. One that is fenced is down, and not disabled."""
+    """A compute service as Nova's list of hypervisors has it, and when that was written. One that is fenced is down, and is neither."""
 
     is_disabled: bool
-    is_down: bool
+    is_enabled: bool
     reason: str
     time_us: int
 
@@ -74,6 +74,8 @@ class Services:
         self._said_before = said_before
         self._said: dict[str, NodeConfigured] | None = None
         self._has_news = False
+        self._spoken = set[str]()
+        """Hosts of whose service something new was heard since the last call of `configured`."""
 
     def has_node(self, host: str, node: str, time_us: int) -> bool:
         """Note that `host` had this node then; True if that is new."""
@@ -97,6 +99,7 @@ class Services:
         known = self._services.get(fact.host)
         if known is None or known.key < fact.key:
             self._services[fact.host] = fact
+            self._spoken.add(fact.host)
             self._has_news = True
 
     def listed(self, host: str, said: ListedService) -> None:
@@ -118,13 +121,16 @@ class Services:
             self._left_us[host] = max(fact.key.time_us, self._left_us.get(host, 0))
 
     def configured(self) -> list[NodeConfigured]:
-        """What is to be said of nodes that was not said before, in order of node and for all changes since the last call at once."""
+        """What is to be said of nodes that was not said before, in order of node and for all changes since the last call at once.
+
+        What is heard of a service after the first call is said in any case: another process may have said something else meanwhile.
+        """
         records: list[NodeConfigured] = []
         if not self._has_news:
             return records
         if self._said is None:
             self._said = dict(self._said_before())
-        self._has_news = False
+            self._spoken.clear()
         inside: dict[str, list[AggregateFact]] = {}
         for fact in self._aggregates.values():
             for host in () if fact.is_deleted else fact.hosts:
@@ -134,10 +140,12 @@ class Services:
             before = self._said.get(node_id)
             changed = [named[each.name] for each in _aggregates(before) if each.name in named]
             told, times = self._told(node_id, host, before, inside.get(host, []), changed)
-            record = _news(before, told, times)
+            record = _news(before, told, times, is_spoken_of=host in self._spoken)
             if record is not None:
                 self._said[node_id] = together(before, record)
                 records.append(record)
+        self._has_news = False
+        self._spoken.clear()
         return records
 
     def waiting_hosts(self) -> list[str]:
@@ -185,7 +193,7 @@ class Services:
         if listed is None or listed.time_us <= _status_us(before):
             return None
         is_out = before is not None and (before.status == "disabled" or (before.status, before.reason) == ("withdrawn", REASON_DELETED))
-        return listed if listed.is_disabled or (is_out and not listed.is_down) else None
+        return listed if listed.is_disabled or (is_out and listed.is_enabled) else None
 
 
 def _status_us(word: NodeConfigured | None) -> int:
@@ -208,7 +216,7 @@ def _zone(aggregates: tuple[Aggregate, ...]) -> str:
     return min(filter(None, named), default="")
 
 
-def _news(before: NodeConfigured | None, told: NodeConfigured, times: _Times) -> NodeConfigured | None:
+def _news(before: NodeConfigured | None, told: NodeConfigured, times: _Times, *, is_spoken_of: bool) -> NodeConfigured | None:
     """What of it was not said before. The id names it and when: in an aggregate, out of it, and in it again are three records.
 
     With a status it ends in when that was said (`_status_us`).
@@ -220,7 +228,8 @@ def _news(before: NodeConfigured | None, told: NodeConfigured, times: _Times) ->
             aggregates=UNSET if is_same else told.fields.aggregates,
         )
         told = replace(told, fields=fields)
-        if (told.status, told.reason) == (before.status, before.reason):
+        is_newer = is_spoken_of and times.status_us > _status_us(before)
+        if (told.status, told.reason) == (before.status, before.reason) and not is_newer:
             told = replace(told, status=UNSET, reason="")
     if told.fields == OperatorFields() and told.status is UNSET:
         return None

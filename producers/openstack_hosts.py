@@ -36,6 +36,8 @@ class ListedHost(Struct, frozen=True):
     hypervisor: Hypervisor
     is_down: bool = False
     is_disabled: bool = False
+    is_enabled: bool = False
+    """It says both that it is up and that it is enabled; who says neither says nothing of its service."""
     reason: str = ""
 
 
@@ -159,6 +161,7 @@ def _listed(number: int, entry: object) -> ListedHost:
         hypervisor,
         is_down=said.state == "down",
         is_disabled=is_disabled,
+        is_enabled=(said.state, said.status) == ("up", "enabled"),
         reason=(why or "its compute service is disabled") if is_disabled else "",
     )
 

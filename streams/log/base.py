@@ -289,6 +289,12 @@ def full_name_of(log: Log) -> Callable[[str], str] | None:
     return full_name
 
 
+def topic_id_of(log: Log, topic: str) -> str:
+    """What no other topic has, not even one of that name that is made later; empty where the log, or its brokers, know of none."""
+    ask = getattr(log, "topic_id", None)
+    return "" if ask is None else str(ask(topic))
+
+
 def partition_count(log: Log, topic: str) -> int:
     """The number of partitions of a topic. Raises TopicMismatch for one that is not there, or not any more."""
     count = log.topics().get(topic)

@@ -285,6 +285,28 @@ def test_a_pipe_is_followed_line_by_line_and_a_later_process_beside_it_ends_it_s
     assert tracked(spec, capsys) == cloud.usage()
 
 
+def test_a_slow_once_that_a_follower_has_overtaken_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What it said of that node counts for nothing."""
+    cloud = NovaCloud()
+    first, later = ([sent.value for sent in cloud.create(uuid, "h1")] for uuid in "ab")
+    beside, spec = tmp_path / "later.jsonl", f"sqlite:{tmp_path}/l.db"
+    beside.write_bytes(b"\n".join(later))
+    command = [sys.executable, "-c", "from streams.cli.main import main; main()", "produce", "openstack", "--from", "-", "--log", spec]
+    process = subprocess.Popen([*command, "--once"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        wait_for_events(tmp_path, 0)
+        time.sleep(1.1)  # Its epoch is the time of its start.
+        assert run(["produce", "openstack", "--from", str(beside), "--log", spec]) == 0
+
+        _, err = process.communicate(b"\n".join(first).decode(), timeout=60)
+    finally:
+        process.kill()
+        process.wait()
+
+    assert process.returncode == 1
+    assert "another `claimlog produce openstack`, which began later, told of h1.example.org at instance-lifecycle/" in err
+
+
 def wait_for_events(folder: Path, count: int) -> None:
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:

@@ -139,9 +139,12 @@ class Overtaken:
 
     def check(self) -> None:
         """Look, now and then, at what has come since the last time. Raises NameTaken."""
-        if self._seconds() < self._due:
-            return
-        self._due = self._seconds() + LOOK_SECONDS
+        if self._seconds() >= self._due:
+            self.look()
+            self._due = self._seconds() + LOOK_SECONDS
+
+    def look(self) -> None:
+        """Look at what has come since the last time. Raises NameTaken."""
         for record in newer(self._log, LIFECYCLE, self._next):
             event = decode_keyed(LIFECYCLE, record.key, record.value) if OWN_MARK in record.value else None
             if event is None or isinstance(event, Unreadable) or event.producer != PRODUCER:

@@ -112,6 +112,7 @@ def openstack(
         try:
             with ended_by_sigterm():
                 _follow(sources, feed, lambda messages: _append(target, messages, persistent), persistent, again)
+                persistent(overtaken.look)
         finally:
             for sentence in _told(feed, listed=file is not None):
                 say(sentence)
@@ -155,7 +156,7 @@ def _located(file: ListFile, follower: OpenStack, tell: Callable[[list[Lifecycle
     from producers.openstack_fleet import ListedService
 
     tell(follower.located(each.host, each.node_id, file.written_us))
-    follower.services.listed(each.host, ListedService(each.is_disabled, each.is_down, each.reason, file.written_us))
+    follower.services.listed(each.host, ListedService(each.is_disabled, each.is_enabled, each.reason, file.written_us))
 
 
 def _append(log: Log, messages: list[Message], persistent: Persistent) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from codecs import BOM_UTF8, BOM_UTF16_BE, BOM_UTF16_LE
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import takewhile
 from operator import attrgetter
 from select import POLLIN, poll
@@ -20,11 +20,12 @@ import msgspec
 from streams.cli.printed import units
 from streams.cli.problems import UsageProblem
 from streams.clock import Clock
-from streams.log.base import Log, Partition, Record, TopicMismatch, read_at_hand
+from streams.log.base import Log, Partition, Record, TopicMismatch, read_at_hand, topic_id_of
 
 BATCH_RECORDS = 500
 PIPE_BYTES = 1 << 16
 REST_MS, BACKLOG_MS = 3_000, 60_000
+ANEW = "it was made anew, and is read from its start"
 NO_TEXT = {
     b"\x1f\x8b": "packed by gzip",
     b"\x28\xb5\x2f\xfd": "packed by zstd",
@@ -118,7 +119,8 @@ def _document(text: bytes) -> Iterator[tuple[int, bytes]]:
         document = msgspec.json.decode(text)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         lines = text.splitlines()
-        return enumerate(lines, start=1) if len(lines) > 1 and _is_json(lines[0]) else iter([(1, text)])
+        first = next((line for line in lines if line.strip()), b"")
+        return enumerate(lines, start=1) if len(lines) > 1 and _is_json(first) else iter([(1, text)])
     messages = document if isinstance(document, list) else [document]
     return enumerate(map(msgspec.json.encode, messages), start=1)
 
@@ -216,6 +218,9 @@ class Bus:
     ) -> None:
         self._opened, self._chosen, self._named, self._tell = opened, chosen, named, tell
         self._log, self._next = opened(), dict[Partition, int]()
+        self._counts: Mapping[str, int] = {}
+        self._ids = dict[str, str]()
+        """Of the topics that are read: one that was deleted and made anew has the same name."""
         self._look()
 
     @property
@@ -228,13 +233,25 @@ class Bus:
         try:
             counts = self._log.topics()
         except TopicMismatch:  # A topic has other partitions than before: whoever reads a ledger ends then, and so does this connection.
-            before, self._log = self._log, self._opened()
-            before.close()
-            counts = self._log.topics()
-        there = {Partition(topic, number) for topic in self._chosen(counts) for number in range(counts[topic])}
-        self._next = {place: offset for place, offset in self._next.items() if place in there}
+            counts = self._connected_anew()
+        if counts is self._counts:
+            return
+        ids = {topic: topic_id_of(self._log, topic) for topic in self._chosen(counts)}
+        anew = {topic for topic, known in self._ids.items() if "" != ids.get(topic, "") != known != ""}
+        there = {Partition(topic, number) for topic in ids for number in range(counts[topic])}
+        if anew or self._next.keys() - there:
+            self._connected_anew()  # The old connection goes on asking for what has gone, and gets no answer.
+        self._next = {place: offset for place, offset in self._next.items() if place in there and place.topic not in anew}
         for place in there - self._next.keys():
             self._next[place] = self._log.start(*place)
+        for topic in sorted(anew):
+            self._tell(f"{self._named(topic)}: {ANEW}")
+        self._counts, self._ids = counts, ids
+
+    def _connected_anew(self) -> Mapping[str, int]:
+        before, self._log = self._log, self._opened()
+        before.close()
+        return self._log.topics()
 
     def read(self) -> list[Record]:
         """See `Source`. In about the order of time over all partitions. If it raises, the same are read again."""
@@ -254,7 +271,7 @@ class Bus:
     def _come(self, place: Partition, end: int) -> list[Record]:
         """The next messages of a partition up to `end`. Where none come the offsets there are marks of transactions."""
         if self._next[place] > end:
-            self._tell(f"{self._named(place.topic)}/{place.number}: it was made anew, and is read from its start")
+            self._tell(f"{self._named(place.topic)}/{place.number}: {ANEW}")
             self._next[place] = self._log.start(*place)
         if self._next[place] == end:
             return []

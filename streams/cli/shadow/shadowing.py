@@ -42,12 +42,14 @@ BEGINNINGS = frozenset({("instance.create", "start"), ("instance.rebuild", "star
 
 
 class Given(Struct, frozen=True, kw_only=True):
-    """A node as it is known before the first message: what it has, and what the operator says of it."""
+    """A node as it is known: what it has, and what the operator says of it."""
 
     node_id: str
     host: str
     hypervisor: Hypervisor | None
     configured: NodeConfigured
+    since_ms: int = 0
+    """From when on that is so: nobody knows what it was before."""
 
 
 class Outcome(Struct):
@@ -201,7 +203,9 @@ class Shadow:
         self._choices = Choices(self.fleet)
         for node in nodes:
             self._observe(node.node_id, node.hypervisor or Hypervisor(), 0)
-            self._apply(0, node.node_id, encode(node.configured))
+        self._configured = sorted(nodes, key=lambda node: -node.since_ms)
+        """What is said of nodes and is not so yet, the first to be last."""
+        self._configure(0)
 
     def reach(self) -> Reach:
         """What could not be told of the fleet until now."""
@@ -212,6 +216,7 @@ class Shadow:
         left = iter(answers)
         for each in messages:
             time_ms = each.key.time_us // 1000
+            self._configure(time_ms)
             if isinstance(each.about, Asked):
                 yield self._asked(each.about, next(left), time_ms)
                 continue
@@ -225,6 +230,12 @@ class Shadow:
             for record in self._follower.configured():
                 self._apply(time_ms, record.node_id, encode(record))
                 self.fleet.touch(0, [record.node_id])
+
+    def _configure(self, now_ms: int) -> None:
+        while self._configured and self._configured[-1].since_ms <= now_ms:
+            node = self._configured.pop()
+            self._apply(now_ms, node.node_id, encode(node.configured))
+            self.fleet.touch(0, [node.node_id])
 
     def _asked(self, asked: Asked, answer: Outcome, time_ms: int) -> Row:
         request = asked.request
@@ -308,8 +319,15 @@ def _events(follower: OpenStack, each: Said) -> list[LifecycleEvent]:
     return [] if isinstance(found, Unreadable) else found
 
 
-def given(node_id: str, hypervisor: Hypervisor | None, fields: OperatorFields, status: NodeStatus = "enabled", reason: str = "") -> Given:
-    """A node with the operator's fields, its status and the reason for it as they stand."""
+def given(
+    node_id: str,
+    hypervisor: Hypervisor | None,
+    fields: OperatorFields,
+    status: NodeStatus = "enabled",
+    reason: str = "",
+    since_ms: int = 0,
+) -> Given:
+    """A node with the operator's fields, its status and the reason for it as they stand since then."""
     host = hypervisor.service_host if hypervisor is not None else ""
     configured = NodeConfigured(
         node_id=node_id,
@@ -318,4 +336,4 @@ def given(node_id: str, hypervisor: Hypervisor | None, fields: OperatorFields, s
         status=status,
         reason=reason,
     )
-    return Given(node_id=node_id, host=host or node_id, hypervisor=hypervisor, configured=configured)
+    return Given(node_id=node_id, host=host or node_id, hypervisor=hypervisor, configured=configured, since_ms=since_ms)

@@ -117,7 +117,9 @@ def _nodes(hypervisors: Path | None, log: str | None, at: str) -> tuple[list[Giv
     from streams.cli.shadow.shadowing import given
 
     if hypervisors is not None:
-        return [given(each.node_id, each.hypervisor, OperatorFields(), *_status(each)) for each in ListFile(hypervisors).hosts], None
+        file = ListFile(hypervisors)
+        since_ms = file.written_us // 1000
+        return [given(each.node_id, each.hypervisor, OperatorFields(), *_status(each), since_ms) for each in file.hosts], None
     from streams.cli.reading.state_at import moment_of, state_at
 
     with opened(log) as ledger_log:

@@ -106,9 +106,9 @@ def test_a_file_that_is_one_document_is_a_message_or_a_list_of_them(text: bytes,
 
 
 def test_lines_in_a_file_that_is_called_a_document_are_lines() -> None:
-    source = Lines("file:n.json", BytesIO(b'{"a":1}\n\n{"b":2}\nbroken\n'), NOW_MS, is_document=True)
+    source = Lines("file:n.json", BytesIO(b'\n{"a":1}\n\n{"b":2}\nbroken\n'), NOW_MS, is_document=True)
 
-    assert [(record.offset, record.value) for record in source.read()] == [(1, b'{"a":1}'), (3, b'{"b":2}'), (4, b"broken")]
+    assert [(record.offset, record.value) for record in source.read()] == [(2, b'{"a":1}'), (4, b'{"b":2}'), (5, b"broken")]
 
 
 BEYOND_SELECT = 1_024
@@ -445,6 +445,38 @@ def test_a_follower_that_another_has_overtaken_ends_and_says_so(tmp_path: Path) 
             overtaken.check()
 
 
+def test_a_look_that_failed_is_due_again_at_once(tmp_path: Path) -> None:
+    """Whoever tries it again would hear that all is well."""
+    log = Flaky([TopicSpec(LIFECYCLE, 2)])
+    overtaken = Overtaken(log, OpenStack(lambda _: 41), {0: 0, 1: 0}, lambda: 0.0)
+    log.append([Message(LIFECYCLE, b"", b"{}", partition=1)])
+
+    with pytest.raises(LogUnreachable):
+        overtaken.check()
+    overtaken.check()
+
+    assert log.failed
+    assert overtaken._next == {0: 0, 1: 1}
+
+
+def test_what_is_heard_anew_of_a_service_is_said_though_another_process_has_said_something_else_meanwhile() -> None:
+    """As one that read what a bus had lost, and ended: this one knows nothing of it."""
+    follower = OpenStack(lambda _: 1)
+    feed = Feed(follower)
+    fed(feed, located("h1", 0), service("h1", at_s=1))
+    (first,) = node_settings(feed.settle())
+
+    fed(feed, service("h1", at_s=3))
+    (again,) = node_settings(feed.settle())
+    fed(feed, service("h1", at_s=3), service("h1", at_s=2))
+    nothing = node_settings(feed.settle())
+    fed(feed, aggregate(["h1"], at_s=4))
+    (of_aggregate,) = node_settings(feed.settle())
+
+    assert (first.status, again.status, nothing, of_aggregate.status) == ("enabled", "enabled", [], UNSET)
+    assert again.record_id != first.record_id
+
+
 def test_of_a_node_that_went_from_service_to_service_the_last_one_counts_whatever_order_messages_come_in() -> None:
     """As one of ironic's does. It was named both ways, and each start said again what the other one had said."""
     moved = [located("h1", 0), service("h1", at_s=1, disabled=True), located("h2", 2), service("h2", at_s=3)]
@@ -469,7 +501,7 @@ def test_a_service_that_a_list_calls_disabled_is_so_until_a_list_says_otherwise_
     follower.located("h1", "n1")
     said: list[tuple[object, str]] = []
     for written_us, is_disabled in enumerate((False, True, True, False, True), start=1):
-        follower.services.listed("h1", ListedService(is_disabled, False, "broken" if is_disabled else "", written_us))
+        follower.services.listed("h1", ListedService(is_disabled, not is_disabled, "broken" if is_disabled else "", written_us))
         said += [(each.status, each.reason) for each in follower.configured()]
     feed = Feed(follower)
     fed(feed, service("h1"))
@@ -480,18 +512,21 @@ def test_a_service_that_a_list_calls_disabled_is_so_until_a_list_says_otherwise_
     assert spoken.status == "enabled"
 
 
-@pytest.mark.parametrize(("written_s", "is_down", "told"), [(-10, False, []), (10, True, []), (10, False, ["enabled"])])
-def test_a_list_takes_nothing_back_that_was_said_after_it_or_of_a_host_that_it_calls_down(
-    written_s: int, is_down: bool, told: list[str]
+@pytest.mark.parametrize(("written_s", "is_enabled", "told"), [(-10, True, []), (10, False, []), (10, True, ["enabled"])])
+def test_a_list_takes_nothing_back_that_was_said_after_it_or_of_a_host_that_it_does_not_call_enabled_and_up(
+    written_s: int, is_enabled: bool, told: list[str]
 ) -> None:
-    """A message disabled the host or fenced it, and has left the bus; Nova's list calls one that is fenced enabled, and down."""
+    """A message disabled the host or fenced it, and has left the bus; Nova's list calls one that is fenced enabled, and down.
+
+    A list may also say neither.
+    """
     feed = Feed(OpenStack(lambda _: 1))
     fed(feed, located("h1", 0), service("h1", at_s=1, disabled=True))
     said = {each.node_id: each for each in node_settings(feed.settle())}
     again = OpenStack(lambda _: 2, configured=lambda: said)
     again.located("h1", "n1")
 
-    again.services.listed("h1", ListedService(False, is_down, "", (START_S + 1 + written_s) * 1_000_000))
+    again.services.listed("h1", ListedService(False, is_enabled, "", (START_S + 1 + written_s) * 1_000_000))
 
     assert [each.status for each in again.configured()] == told
 
@@ -521,7 +556,7 @@ def test_a_node_whose_service_was_deleted_is_enabled_by_a_newer_list_that_has_it
     again = begun_again(deleted).follower
     again.located("h1", "n1")
 
-    again.services.listed("h1", ListedService(False, False, "", (START_S + written_s) * 1_000_000))
+    again.services.listed("h1", ListedService(False, True, "", (START_S + written_s) * 1_000_000))
 
     assert deleted.status == "withdrawn"
     assert [each.status for each in again.configured()] == told
@@ -637,6 +672,57 @@ def test_a_topic_of_a_bus_that_was_made_anew_is_read_from_its_start() -> None:
 
     assert [record.value for record in bus.read()] == [b"new 0", b"new 1", b"new 2"]
     assert told == ["nova.info/0: it was made anew, and is read from its start"]
+
+
+class Named(MemoryLog):
+    """A log whose topics have ids, as on Kafka, and may go."""
+
+    def __init__(self, topics: dict[str, str]) -> None:
+        super().__init__([TopicSpec(name, 1) for name in topics])
+        self.there, self.ids, self.is_closed = list(topics), topics, False
+
+    def topics(self) -> Mapping[str, int]:
+        return dict.fromkeys(self.there, 1)
+
+    def topic_id(self, topic: str) -> str:
+        return self.ids[topic]
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+def test_a_topic_that_was_made_anew_and_has_as_much_as_before_is_read_from_its_start() -> None:
+    """Only its id tells it from the one that was read."""
+    logs = [Named({"info": id_, "error": "e"}) for id_ in ("old", "new", "new")]
+    for log, values in zip(logs, ((b"1", b"2"), (b"3", b"4", b"5"), (b"3", b"4", b"5")), strict=True):
+        log.append([Message("info", b"", value) for value in values] + [Message("error", b"", b"e")])
+    opened, told = iter([logs[0], logs[2]]), list[str]()
+    bus = Bus(lambda: next(opened), sorted, str, told.append)
+    first = sorted(record.value for record in bus.read())
+
+    bus._log = logs[1]
+
+    assert first == [b"1", b"2", b"e"]
+    assert [record.value for record in bus.read()] == [b"3", b"4", b"5"]
+    assert told == ["info: it was made anew, and is read from its start"]
+    assert bus.read() == []
+
+
+def test_a_bus_of_which_a_topic_went_goes_on_over_another_connection() -> None:
+    """The one before goes on asking for what has gone, and is answered nothing, for none of its topics."""
+    logs = [Named({"info": "i", "error": "e"}) for _ in range(2)]
+    for log in logs:
+        log.append([Message("info", b"", b"1"), Message("error", b"", b"2")])
+    opened = iter(logs)
+    bus = Bus(lambda: next(opened), sorted, str, print)
+    bus.read()
+    for log in logs:
+        log.there = ["info"]
+    logs[1].append([Message("info", b"", b"3")])
+
+    assert [record.value for record in bus.read()] == [b"3"]
+    assert logs[0].is_closed
+    assert bus.name == "info"
 
 
 def test_a_bus_that_was_away_for_a_moment_loses_nothing() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Iterable
 from itertools import islice
@@ -591,18 +592,24 @@ def detail(path: Path, **more: object) -> str:
 
 
 @pytest.mark.parametrize("more", [{"state": "down"}, {"status": "disabled"}])
-def test_hosts_that_the_list_calls_down_or_disabled_are_chosen_by_neither(
+def test_hosts_that_the_list_calls_down_or_disabled_are_so_from_when_it_was_written(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], more: dict[str, str]
 ) -> None:
+    """One that was asked for today says nothing of what could be chosen a week ago."""
     cloud = NovaCloud()
     messages = [*cloud.select("a", SMALL), *cloud.create("a", "h1")]
-
+    cloud.now_us += 60_000_000
+    written_s = cloud.now_us // 1_000_000
+    cloud.now_us += 60_000_000
+    messages += [*cloud.select("b", SMALL), *cloud.create("b", "h1")]
     hypervisors = detail(tmp_path / "h.json", **more)
+    os.utime(hypervisors, (written_s, written_s))
 
-    code = run(["shadow", "--from", lines(tmp_path / "n.jsonl", messages), "--hypervisors", hypervisors, "-o", "json"])
+    code = run(["shadow", "--from", lines(tmp_path / "n.jsonl", messages), "--hypervisors", hypervisors, "--all", "-o", "json"])
 
-    (item,) = json.loads(capsys.readouterr().out)["items"]
-    assert (code, item["verdict"], item["ours"]) == (3, "only-they", "")
+    before, after = json.loads(capsys.readouterr().out)["items"]
+    assert (before["verdict"], bool(before["ours"])) == ("agrees", True)
+    assert (code, after["verdict"], after["ours"]) == (3, "only-they", "")
 
 
 def test_the_verb_shows_what_differs_counts_everything_and_exits_3(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
