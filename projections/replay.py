@@ -130,11 +130,11 @@ def ends_of(log: Readable, until: Until, tell: Tell | None = None) -> dict[int, 
     Every place of a cut must be at hand, also those that a replay of the ledger does not read: what they say of the log is then true.
     Raises WrongCut for a cut of another log, HistoryMissing for a moment that this log does not reach, ProjectionError for no ledger.
     """
+    check_whole(log)
     count = log.topics().get(CLAIMS)
     if count is None:
         hidden = "or it is hidden from this user"
         raise ProjectionError(f"this log has no topic {CLAIMS}, {hidden}, so there is no ledger to fold; `claimlog run` makes it")
-    check_whole(log)
     if until is None:
         return dict(log.ends(CLAIMS))
     if isinstance(until, int):

@@ -27,7 +27,7 @@ from streams.cli.reading.there import check_there
 from streams.cli.snapshot import ensure_snapshot
 from streams.clock import wall_clock_ms
 from streams.log.archive import archive
-from streams.log.base import Log, Partition
+from streams.log.base import Log, Partition, present_of
 from streams.reconciler import CARRIERS, SOURCES
 
 COLUMNS = [
@@ -56,7 +56,8 @@ def archive_verb(
         raise UsageProblem("DIRECTORY '': expected the folder where the files go; the present one is .")
     report, folder = Report(columns=COLUMNS, items=()), Path(directory)
     show.check(report)
-    with opened(log, makes=folder) as source, archived(source, folder) as history:
+    with opened(log, makes=folder) as whole, archived(source := present_of(whole), folder) as history:
+        # What CLAIMLOG_ARCHIVE has of it has left the log, and is not to leave it again, into another folder.
         check_there(source, *FOLDED)
         limits = _limits(source, below)
         wanted = {partition: offset for partition, offset in limits.items() if offset > source.start(*partition)}

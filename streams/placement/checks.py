@@ -68,7 +68,8 @@ def _divides(request: PlacementRequested, fleet: Fleet) -> str:
     if group is None or other is None:
         return ""
     policy, node_id = other
-    return f"server group {group.group_id} has policy {policy}, as claims on {node_id} say, and not {group.policy}; name that or another"
+    says = f"as its members on {node_id} say, and not {group.policy}"
+    return f"server group {group.group_id} has policy {policy}, {says}; name that or another"
 
 
 def gave_up(work: Work) -> str:

@@ -242,7 +242,10 @@ class Fleet:
         return GroupHome(1 if home is None else home.epoch + 1, "", nodes)
 
     def other_policy(self, group_id: str, policy: str) -> tuple[str, str] | None:
-        """A policy that claims of a server group have, and a node where one of them is; None if some have this one, or none are known."""
+        """A policy that claims of a server group have, and a node where one of them is; None if some have this one, or none are known.
+
+        Where members are without a claim, at an open home of their group, that says affinity.
+        """
         rooms, other = self.rooms(), None
         for at in sorted(self._following(GATHERING, Gathering).at.get(group_id, ())):
             node = rooms[at].node
@@ -252,7 +255,9 @@ class Fleet:
                     if group.policy == policy:
                         return None
                     other = other or (group.policy, node.node_id)
-        return other
+        home = self.home_of(group_id).node_id if other is None and policy != "affinity" else ""
+        lives_there = home != "" and self.is_known(home) and self.room_of(home).members(group_id)
+        return ("affinity", home) if lives_there else other
 
     def empty_home(self, group_id: str) -> GroupHome | None:
         """An affinity group's open home, on a known node where nobody of it is: schedulers leave it where it does not take the next."""

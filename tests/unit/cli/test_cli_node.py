@@ -15,7 +15,9 @@ from schemas.inventory import HugePages, Hypervisor, NumaCell, PciDevice, Physic
 from schemas.requests import NumaWant, PciWant
 from schemas.resources import ObservedResources, Resources
 from schemas.topics import AUDITS, CLAIMS
+from streams.cli.node.devices import device_items
 from tests.cli_log import PARTITIONS, FleetLog
+from tests.ledger_history import History, item
 
 
 def words(fleet: FleetLog) -> list[NodeConfigured]:
@@ -259,3 +261,15 @@ def test_a_column_that_is_not_there_is_refused_by_verbs_that_answer_in_words(
 
     assert said.code == 2
     assert "there is no column 'nosuch'" in said.err
+
+
+def test_a_device_is_had_by_whoever_holds_it_and_by_whom_its_host_shows_with_it() -> None:
+    devices = tuple(PciDevice(address=f"gpu{n}", vendor_id="10de") for n in range(3))
+    history = History()
+    shown = InstanceReport(instance_id="shown", resources=ObservedResources(vcpus=1), pci_addresses=("gpu1",))
+    history.audit({"shown": shown}, at_s=0, hypervisor=Hypervisor(vcpus=8, memory_mib=4096, pci_devices=devices))
+    history.claims(item("c", "held", 0, pci=(PciWant(alias="gpu", specs=({"vendor_id": "10de"},)),)), at_s=1)
+
+    found = {each["address"]: (each["instances"], each["free"]) for each in device_items(history.node())}
+
+    assert found == {"gpu0": (["held"], False), "gpu1": (["shown"], False), "gpu2": ([], True)}

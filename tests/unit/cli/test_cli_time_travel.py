@@ -171,3 +171,22 @@ def test_at_a_cut_ages_count_to_what_had_been_reported_and_not_carried(tmp_path:
 
     assert (claim["state"], claim["age_ms"]) == ("overdue", 601_000)
     assert overdue == [claim]
+
+
+def test_with_the_archive_in_the_environment_it_is_kept_in_one_folder_all_the_same(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What has left the log was told to be in it, and left it again into a second folder, with which the first one is worth nothing."""
+    fleet, one = FleetLog(tmp_path), tmp_path / "one"
+    fleet.audit("c01")
+    fleet.run(capsys, "archive", str(one), "--below", "now")
+    monkeypatch.setenv("CLAIMLOG_ARCHIVE", str(one))
+
+    again = fleet.run(capsys, "archive", str(one), "--below", "now", "-o", "json")
+    elsewhere = fleet.run(capsys, "archive", str(tmp_path / "two"), "--below", "now")
+
+    starts = {(each["topic"], each["partition"]): each["start"] for each in again.json["items"]}
+    assert starts == {place: fleet.log.start(*place) for place in starts}
+    assert any(starts.values())
+    assert (elsewhere.code, elsewhere.out) == (1, "")
+    assert "archive into the folder that has it" in elsewhere.err.lower()

@@ -752,6 +752,17 @@ def test_a_partition_with_much_in_it_is_not_left_behind_by_one_with_little() -> 
     assert BATCH_RECORDS <= len(first) < 2 * BATCH_RECORDS
 
 
+def test_of_two_partitions_with_much_in_them_neither_runs_ahead_of_the_other() -> None:
+    now_ms = 0
+    log = MemoryLog([TopicSpec("info", 2)], clock=lambda: now_ms)
+    for now_ms in range(6 * BATCH_RECORDS):
+        log.append([Message("info", b"", b"%d" % now_ms, partition=int(now_ms % 3 == 0))])
+
+    found = [record.value for batch in iter(bus_of(log, []).read, []) for record in batch]
+
+    assert found == [b"%d" % number for number in range(6 * BATCH_RECORDS)]
+
+
 class Short(MemoryLog):
     """A log that hands out what it has at hand, as a broker's client does: less than there is."""
 

@@ -494,7 +494,7 @@ def test_a_group_has_one_policy(engine_name: str, policy: Any) -> None:
     assert sorted(places(here)) == ["elsewhere", "first", "same"]
     (node_id,) = places(here)["first"]
     lowest = min(places(here)["first"] | places(here)["same"])
-    said_why = f"server group g has policy {policy}, as claims on {lowest} say, and not {other}; name that or another"
+    said_why = f"server group g has policy {policy}, as its members on {lowest} say, and not {other}; name that or another"
     assert failures(here) == {"other": said_why}
 
     for number, result in enumerate(said(here, RESULTS, InstancesPlaced)):

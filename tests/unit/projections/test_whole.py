@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from projections.reading import HistoryMissing
+from projections.replay import ends_of
 from projections.whole import check_whole, opened_partitions
 from schemas.claims import PartitionOpened
 from schemas.codec import encode
@@ -57,8 +58,11 @@ def test_what_follows_from_claims_tells_that_there_were_some(topic: str, is_seen
     log = a_log(topic, CLAIMS) if is_seen else a_log(topic)
     log.append([Message(topic, b"k", b"{}", partition=1)])
 
-    with pytest.raises(HistoryMissing, match=rf"^claims/1: there is nothing, but {topic}/1 has what follows from its records"):
+    with pytest.raises(HistoryMissing, match=rf"^claims/1: there is nothing, but {topic}/1 has what follows from its records") as checked:
         check_whole(log)
+    with pytest.raises(HistoryMissing) as folded:
+        ends_of(log, None)
+    assert str(folded.value) == str(checked.value), "who folds hears nothing else"
 
 
 def test_observations_that_were_carried_into_nothing_tell_it_as_well() -> None:

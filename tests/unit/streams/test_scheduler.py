@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from projections.placements import Placements
+from projections.placements import Asked, Placements
 from schemas.claims import ClaimRequested, NodeConfigured
 from schemas.codec import decode, encode, key_of
 from schemas.inventory import Aggregate, OperatorFields
-from schemas.requests import Flavor, PlacementRequested
+from schemas.requests import Flavor, PlacementRequested, ServerGroup
 from schemas.results import InstancesPlaced, PlacementFailed, SchedulerStarted
 from schemas.topics import CLAIMS, REQUESTS, RESULTS
 from streams.clock import boot_clock_ms
@@ -330,6 +330,31 @@ def test_it_waits_for_the_log_and_wakes_for_a_request() -> None:
 
     assert (idle, woken > 0) == (0, True)
     assert time.monotonic() - started < 10
+
+
+@pytest.mark.parametrize("group", [None, ServerGroup(group_id="g", policy="affinity")])
+def test_a_request_with_a_group_waits_for_all_claims_of_before_as_others_may_just_have_said_its_policy(
+    group: ServerGroup | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = world(claims=1, requests=1)
+    here.host("n1")
+    scheduler = here.scheduler(policy=Policy(filters=("RamFilter", "ServerGroupAffinityFilter")))
+    settle(scheduler)
+    here.clock.now_ms += 1_000_000  # It has been here for long, and is not eager any more.
+    scheduler.turn()
+    waits = list[bool]()
+    asked = scheduler.placer.asked
+
+    def note(partition: int, found: Asked, claims_ends: Sequence[int] | None = None) -> None:
+        waits.append(claims_ends is not None)
+        asked(partition, found, claims_ends)
+
+    monkeypatch.setattr(scheduler.placer, "asked", note)
+
+    here.request("r", group=group)
+    settle(scheduler)
+
+    assert waits == [group is not None]
 
 
 def test_who_has_folded_a_long_past_waits_like_others(monkeypatch: pytest.MonkeyPatch) -> None:
