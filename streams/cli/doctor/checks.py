@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
+from resource import RLIM_INFINITY, RLIMIT_FSIZE, getrlimit
 from typing import Literal
 
 from msgspec import Struct
@@ -99,8 +100,19 @@ def history(log: Log) -> Check:
     return Check("warn", "history", f"neither archive nor log has {few(lacking)}", fix)
 
 
-def room(path: Path, free_bytes: int) -> Check:
-    """Is there room to append? A log on a full disk takes nothing, and whoever works on it waits."""
+def left_of_limit(path: Path) -> int | None:
+    """How much more this process may write to the log's files (`ulimit -f`); None without such a limit. Others may have another."""
+    most, _ = getrlimit(RLIMIT_FSIZE)
+    if most == RLIM_INFINITY:
+        return None
+    return max(0, most - max(each.stat().st_size for each in path.parent.glob(f"{path.name}*")))
+
+
+def room(path: Path, free_bytes: int, left_bytes: int | None = None) -> Check:
+    """Is there room to append? A log on a full disk takes nothing, and whoever works on it waits; `left_bytes` are those of a limit."""
+    if left_bytes is not None and left_bytes < min(free_bytes, ROOM_LOW_BYTES):
+        says = f"{path} may grow by {mib_text(left_bytes >> 20)}, says the limit of this process"
+        return Check("fail" if left_bytes < ROOM_NONE_BYTES else "warn", "room", says, "raise it for whoever works on the log: `ulimit -f`")
     says = f"{mib_text(free_bytes >> 20)} free where {path} is"
     if free_bytes >= ROOM_LOW_BYTES:
         return Check("ok", "room", says)

@@ -98,7 +98,7 @@ def doctor(
 def _of_log(log: Log, *, quick: bool) -> Iterator[Check]:
     yield from _allowed("brokers", lambda: of_brokers(log))
     if (path := file_of(log)) is not None:
-        yield checks.room(path, disk_usage(path.parent).free)
+        yield checks.room(path, disk_usage(path.parent).free, checks.left_of_limit(path))
     if hasattr(log, "verify_history"):
         yield (history := checks.history(log))
         if _has_failed(history):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import sqlite3
 from pathlib import Path
 from shutil import rmtree
@@ -484,6 +485,23 @@ def test_a_disk_that_is_full_or_nearly_so_is_told() -> None:
     assert [each.status for each in told] == ["fail", "warn", "ok"]
     assert told[0].says == "10 MiB free where /var/lib/claimlog/log.sqlite is"
     assert ["make room there" in each.fix for each in told] == [True, True, False]
+
+
+def test_a_limit_of_the_process_is_told_where_it_leaves_less_than_the_disk(tmp_path: Path) -> None:
+    path = tmp_path / "log.sqlite"
+    path.write_bytes(b"x" * 1000)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, ((200 << 20) + 1000, hard))
+    try:
+        left_bytes = checks.left_of_limit(path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+    assert left_bytes == 200 << 20
+    told = [checks.room(path, free_mib << 20, left_mib << 20) for free_mib, left_mib in ((5_000, 200), (5_000, 0), (5_000, 4_000))]
+    assert [each.status for each in told] == ["warn", "fail", "ok"]
+    assert told[0].says == f"{path} may grow by 200 MiB, says the limit of this process"
+    assert checks.room(path, 10 << 20, 200 << 20).says == f"10 MiB free where {path} is"
 
 
 def test_requests_that_schedulers_were_set_past_are_named_until_they_are_asked_again(
