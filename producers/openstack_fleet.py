@@ -123,7 +123,8 @@ class Services:
     def configured(self) -> list[NodeConfigured]:
         """What is to be said of nodes that was not said before, in order of node and for all changes since the last call at once.
 
-        What is heard of a service after the first call is said in any case: another process may have said something else meanwhile.
+        What is heard of a service after the first call, and is newer than all that is known to be said, is said also where that is the
+        same: another process may have said something else meanwhile.
         """
         records: list[NodeConfigured] = []
         if not self._has_news:

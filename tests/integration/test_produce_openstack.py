@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -27,6 +28,7 @@ from tests.kafka_broker import bootstrap
 from tests.nova_cloud import LARGE, NovaCloud, Sent, samples
 
 PARTITIONS = 3
+FOLLOW = (sys.executable, "-c", "from streams.cli.main import main; main()", "produce", "openstack")
 
 
 def cloud_and_messages() -> tuple[NovaCloud, list[Sent]]:
@@ -208,53 +210,49 @@ def test_a_kafka_bus_without_any_order_ends_in_what_novas_tracker_counts(
     assert letter["original"].startswith(f"{bus.name}.info/")
 
 
+def followed(bus: NovaBus, spec: str, cloud: NovaCloud, stages: Sequence[Callable[[], None]], capsys: pytest.CaptureFixture[str]) -> str:
+    """A process that follows a bus, on which this happens once events of what was there have been told; returns what it said at its end."""
+    process = subprocess.Popen([*FOLLOW, "--from", bus.spec, "--log", spec], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        for number, stage in enumerate(stages):
+            if number:
+                wait_for_events(Path(spec.removeprefix("sqlite:")).parent, 2)
+            stage()
+        deadline = time.monotonic() + 60
+        while tracked(spec, capsys) != cloud.usage() and time.monotonic() < deadline:
+            time.sleep(0.1)
+        process.send_signal(signal.SIGTERM)
+        _, err = process.communicate(timeout=60)
+    finally:
+        process.kill()
+        process.wait()
+    assert process.returncode == 0, err
+    assert tracked(spec, capsys) == cloud.usage()
+    return err
+
+
 def test_a_topic_of_the_very_name_is_read_and_those_of_its_priorities_beside_it_when_they_come(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], seed: int
 ) -> None:
     """As a mirror fills the one, until somebody turns Nova itself to the cluster."""
     cloud, messages = cloud_and_messages()
-    bus, spec, random = NovaBus(("",)), f"sqlite:{tmp_path}/l.db", Random(seed)
-    command = [sys.executable, "-c", "from streams.cli.main import main; main()", "produce", "openstack", "--from", bus.spec, "--log", spec]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    try:
-        bus.send(messages[:9], random, ("", ""))
-        wait_for_events(tmp_path, 2)
+    bus, random = NovaBus(("",)), Random(seed)
+
+    def turned() -> None:
         bus.make((".info", ".error"))
         bus.send(messages[9:], random)
-        deadline = time.monotonic() + 60
-        while tracked(spec, capsys) != cloud.usage() and time.monotonic() < deadline:
-            time.sleep(0.1)
-        process.send_signal(signal.SIGTERM)
-        _, err = process.communicate(timeout=60)
-    finally:
-        process.kill()
-        process.wait()
 
-    assert process.returncode == 0, err
-    assert tracked(spec, capsys) == cloud.usage()
+    followed(bus, f"sqlite:{tmp_path}/l.db", cloud, [lambda: bus.send(messages[:9], random, ("", "")), turned], capsys)
 
 
 def test_a_bus_is_followed_until_told_to_stop(tmp_path: Path, capsys: pytest.CaptureFixture[str], seed: int) -> None:
     cloud, messages = cloud_and_messages()
-    bus, spec = NovaBus(), f"sqlite:{tmp_path}/l.db"
-    command = [sys.executable, "-c", "from streams.cli.main import main; main()", "produce", "openstack", "--from", bus.spec, "--log", spec]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    try:
-        bus.send(messages[:9], Random(seed))
-        wait_for_events(tmp_path, 2)
-        bus.send(messages[9:], Random(seed))
-        deadline = time.monotonic() + 60
-        while tracked(spec, capsys) != cloud.usage() and time.monotonic() < deadline:
-            time.sleep(0.1)
-        process.send_signal(signal.SIGTERM)
-        _, err = process.communicate(timeout=60)
-    finally:
-        process.kill()
-        process.wait()
+    bus, random = NovaBus(), Random(seed)
 
-    assert process.returncode == 0, err
+    sent = [lambda: bus.send(messages[:9], random), lambda: bus.send(messages[9:], random)]
+    err = followed(bus, f"sqlite:{tmp_path}/l.db", cloud, sent, capsys)
+
     assert err.startswith(f"{len(messages)} notifications: ")
-    assert tracked(spec, capsys) == cloud.usage()
 
 
 def test_a_pipe_is_followed_line_by_line_and_a_later_process_beside_it_ends_it_so_that_it_is_started_again(
@@ -264,7 +262,7 @@ def test_a_pipe_is_followed_line_by_line_and_a_later_process_beside_it_ends_it_s
     first, beside = ([sent.value for sent in cloud.create(uuid, "h1")] for uuid in "ab")
     lost, spec = tmp_path / "lost.jsonl", f"sqlite:{tmp_path}/l.db"
     lost.write_bytes(b"\n".join(beside))
-    command = [sys.executable, "-c", "from streams.cli.main import main; main()", "produce", "openstack", "--from", "-", "--log", spec]
+    command = [*FOLLOW, "--from", "-", "--log", spec]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     try:
         assert process.stdin is not None
@@ -291,7 +289,7 @@ def test_a_slow_once_that_a_follower_has_overtaken_says_so(tmp_path: Path, capsy
     first, later = ([sent.value for sent in cloud.create(uuid, "h1")] for uuid in "ab")
     beside, spec = tmp_path / "later.jsonl", f"sqlite:{tmp_path}/l.db"
     beside.write_bytes(b"\n".join(later))
-    command = [sys.executable, "-c", "from streams.cli.main import main; main()", "produce", "openstack", "--from", "-", "--log", spec]
+    command = [*FOLLOW, "--from", "-", "--log", spec]
     process = subprocess.Popen([*command, "--once"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
         wait_for_events(tmp_path, 0)

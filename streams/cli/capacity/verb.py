@@ -137,7 +137,7 @@ def _one_of(kind: Flavor | PlacementRequested, asking: Kind) -> PlacementRequest
 
 def _counted(fleet: Fleet, request: PlacementRequested, policy: Policy) -> Capacity:
     """How many fit of a request's kind: none where a scheduler refuses it whatever nodes there are."""
-    return capacity(fleet, replace(request, request_id=OWNER), policy, unfit(request, policy, OWNER, 0, fleet))
+    return capacity(fleet, request, policy, unfit(request, policy, OWNER, 0, fleet))
 
 
 def _item(name: str, request: PlacementRequested, found: Capacity, zones: Sequence[str]) -> dict[str, Any]:

@@ -53,7 +53,7 @@ class _Reported(Struct):
 def producers(log: Log) -> Iterator[Check]:
     """Nodes that two processes report at once, or that one reports in vain since another did; nothing where there are none.
 
-    Whoever reports one that was withdrawn is not heard anyway.
+    Whoever reports one that was withdrawn of late is not heard anyway.
     """
     found: defaultdict[tuple[bytes, str], _Reported] = defaultdict(_Reported)
     for record in topic_records(log, AUDITS, TAIL_RECORDS):

@@ -254,11 +254,11 @@ def _buses(spec: str) -> list[Source]:
     if not dot:
         places.append(_Beneath(f"{ALL}{brokers}{mark}{query}", "", name))
     with ExitStack() as stack:
-        buses = [Bus(place.opened, place.chosen, place.named, say) for place in places]
+        buses: list[Source] = [Bus(place.opened, place.chosen, place.named, say) for place in places]
         for bus in buses:
             stack.callback(bus.close)
         if not any(bus.name for bus in buses):
             lacks = f"there is no topic {name} (nor {name}.info) on that cluster; did Nova write to it yet? {HIDES}"
             raise UsageProblem(f"--from {spec}: {lacks}")
         stack.pop_all()
-        return list(buses)
+        return buses

@@ -220,7 +220,7 @@ class Bus:
         self._log, self._next = opened(), dict[Partition, int]()
         self._counts: Mapping[str, int] = {}
         self._ids = dict[str, str]()
-        """Of the topics that are read: one that was deleted and made anew has the same name."""
+        """Of the topics that are read, where they have any: one that was deleted and made anew has the same name."""
         self._look()
 
     @property
@@ -236,9 +236,10 @@ class Bus:
             counts = self._connected_anew()
         if counts is self._counts:
             return
-        ids = {topic: topic_id_of(self._log, topic) for topic in self._chosen(counts)}
-        anew = {topic for topic, known in self._ids.items() if "" != ids.get(topic, "") != known != ""}
-        there = {Partition(topic, number) for topic in ids for number in range(counts[topic])}
+        chosen = self._chosen(counts)
+        ids = {topic: found for topic in chosen if (found := topic_id_of(self._log, topic))}
+        anew = {topic for topic, found in ids.items() if self._ids.get(topic, found) != found}
+        there = {Partition(topic, number) for topic in chosen for number in range(counts[topic])}
         if anew or self._next.keys() - there:
             self._connected_anew()  # The old connection goes on asking for what has gone, and gets no answer.
         self._next = {place: offset for place, offset in self._next.items() if place in there and place.topic not in anew}

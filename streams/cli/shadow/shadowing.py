@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from msgspec import Struct
+from msgspec import Struct, UnsetType
 from msgspec.structs import replace
 
 from producers.openstack import OpenStack, Reach
@@ -323,11 +323,11 @@ def given(
     node_id: str,
     hypervisor: Hypervisor | None,
     fields: OperatorFields,
-    status: NodeStatus = "enabled",
+    status: NodeStatus | UnsetType = "enabled",
     reason: str = "",
     since_ms: int = 0,
 ) -> Given:
-    """A node with the operator's fields, its status and the reason for it as they stand since then."""
+    """A node with the operator's fields, its status (UNSET: nobody says) and the reason for it as they stand since then."""
     host = hypervisor.service_host if hypervisor is not None else ""
     configured = NodeConfigured(
         node_id=node_id,

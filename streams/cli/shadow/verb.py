@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
+from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
 from streams.cli.exits import Exit
@@ -135,11 +136,13 @@ def _nodes(hypervisors: Path | None, log: str | None, at: str) -> tuple[list[Giv
     return found, state.cut
 
 
-def _status(listed: ListedHost) -> tuple[NodeStatus, str]:
-    """Nova's ComputeFilter passes neither a host that is disabled nor one that is down."""
+def _status(listed: ListedHost) -> tuple[NodeStatus | UnsetType, str]:
+    """Nova's ComputeFilter passes neither a host that is disabled nor one that is down; of others what messages say may stand."""
     if listed.is_disabled:
         return "disabled", listed.reason
-    return ("disabled", "Nova lists it as down") if listed.is_down else ("enabled", "")
+    if listed.is_down:
+        return "disabled", "Nova lists it as down"
+    return "enabled" if listed.is_enabled else UNSET, ""
 
 
 def _testable(policy: Policy, nodes: Iterable[Given]) -> tuple[Policy, str]:

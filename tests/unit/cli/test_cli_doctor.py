@@ -363,10 +363,12 @@ def test_a_node_that_two_processes_report_at_once_is_named_and_one_that_began_an
     fleet: FleetLog, capsys: pytest.CaptureFixture[str]
 ) -> None:
     audit = HypervisorAudited(node_id="twice", producer="p", epoch=1, counter=1, taken_at_ms=fleet.now_ms, mono_ms=1, digest="d")
-    for node_id, epochs in {"twice": (1, 2, 1, 2, 1), "anew": (1, 1, 2, 3), "carried-again": (1, 2, 1, 2)}.items():
+    twice = (1, 2, 1, 2, 1)
+    for node_id, epochs in {"twice": twice, "withdrawn": twice, "anew": (1, 1, 2, 3), "carried-again": (1, 2, 1, 2)}.items():
         for counter, epoch in enumerate(epochs, start=1):
             look = structs.replace(audit, node_id=node_id, epoch=epoch, counter=counter)
             fleet.append(AUDITS, structs.replace(look, hypervisor=Hypervisor(vcpus=8), instances=()))
+    fleet.append(CLAIMS, NodeConfigured(node_id="withdrawn", record_id="w", status="withdrawn"))
     fleet.carry()
 
     said = fleet.run(capsys, "doctor", "-o", "json")

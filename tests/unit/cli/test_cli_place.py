@@ -14,9 +14,10 @@ import pytest
 
 from projections.reading import HistoryMissing
 from schemas.claims import NodeConfigured
-from schemas.codec import decode
+from schemas.codec import decode, encode
 from schemas.inventory import OperatorFields, ResourceRule
 from schemas.requests import Flavor, PlacementRequested
+from schemas.resources import Limits
 from schemas.topics import CLAIMS, REQUESTS
 from streams.cli.main import run
 from streams.cli.printed import units
@@ -89,6 +90,18 @@ def test_the_closest_node_is_said_to_be_too_small_by_its_limit_as_explain_says_i
         said = fleet.run(capsys, "place", "--memory", "1GiB", "--request", "r1")
 
     closest = "closest: c01, if not for memory_mib: 1024 needed, the node's limit is -1808"
+    assert closest in said.out
+    assert closest in fleet.run(capsys, "explain", "r1").out
+
+
+def test_the_request_s_own_limit_is_said_to_be_too_low_as_explain_says_it(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
+    file = fleet.path.parent / "r.json"
+    asked = PlacementRequested(request_id="r1", flavor=Flavor(memory_mib=2048), limits=Limits(memory_mib=1000), requested_nodes=("c01",))
+    file.write_bytes(encode(asked))
+    with scheduling(fleet):
+        said = fleet.run(capsys, "place", str(file))
+
+    closest = "closest: c01, if not for memory_mib: 2048 needed, the request's own limit is 1000"
     assert closest in said.out
     assert closest in fleet.run(capsys, "explain", "r1").out
 

@@ -546,6 +546,10 @@ def test_a_list_counts_that_is_newer_than_what_was_said_of_the_status_whatever_w
 
     (news,) = again.configured()
     assert (news.status, news.reason, news.fields) == ("disabled", "broken", OperatorFields())
+    older = begun_again(*said, news).follower
+    older.located("h1", "n1")
+    older.services.listed("h1", ListedService(False, True, "", (START_S + 60) * 1_000_000))
+    assert older.configured() == [], "what a list said is as old as that list"
 
 
 @pytest.mark.parametrize(("written_s", "told"), [(0, []), (2, ["enabled"])])
@@ -705,6 +709,7 @@ def test_a_topic_that_was_made_anew_and_has_as_much_as_before_is_read_from_its_s
     assert first == [b"1", b"2", b"e"]
     assert [record.value for record in bus.read()] == [b"3", b"4", b"5"]
     assert told == ["info: it was made anew, and is read from its start"]
+    assert logs[1].is_closed, "it has records of the one before at hand"
     assert bus.read() == []
 
 

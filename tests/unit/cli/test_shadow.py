@@ -612,6 +612,29 @@ def test_hosts_that_the_list_calls_down_or_disabled_are_so_from_when_it_was_writ
     assert (code, after["verdict"], after["ours"]) == (3, "only-they", "")
 
 
+@pytest.mark.parametrize(
+    ("more", "verdict"), [({}, "refuses"), ({"state": "up"}, "refuses"), ({"state": "up", "status": "enabled"}, "agrees")]
+)
+def test_a_list_that_does_not_say_how_a_service_is_leaves_it_as_a_message_said(
+    more: dict[str, str], verdict: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cloud = NovaCloud()
+    service = json.loads(sample("service-update"))
+    service["payload"]["nova_object.data"] |= {"host": "h1", "disabled": True, "disabled_reason": "fan broken"}
+    cloud.now_us += 1_000_000
+    messages = [Sent("compute:h1", envelope(service, cloud.now_us, "s"))]
+    written_s = cloud.now_us // 1_000_000 + 60
+    cloud.now_us += 120_000_000
+    messages += [*cloud.select("a", SMALL), *cloud.create("a", "h1")]
+    hypervisors = detail(tmp_path / "h.json", **more)
+    os.utime(hypervisors, (written_s, written_s))
+
+    run(["shadow", "--from", lines(tmp_path / "n.jsonl", messages), "--hypervisors", hypervisors, "--all", "-o", "json"])
+
+    (item,) = json.loads(capsys.readouterr().out)["items"]
+    assert item["verdict"] == verdict
+
+
 def test_the_verb_shows_what_differs_counts_everything_and_exits_3(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     cloud = NovaCloud()
     messages = [*cloud.select("a", SMALL), *cloud.create("a", "h1"), *cloud.select("b", SMALL), *cloud.create("b", "h1")]

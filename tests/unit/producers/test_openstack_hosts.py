@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from producers.openstack_hosts import ListedHost, Listing
+import json
+
+import pytest
+
+from producers.openstack_hosts import ListedHost, Listing, read_hypervisors
 from schemas.inventory import Hypervisor
 
 NOW_MS, RAN_MS, INTERVAL_MS = 1_763_716_147_000, 5_000, 60_000
@@ -21,6 +25,19 @@ def test_a_list_is_due_at_once_and_after_each_interval() -> None:
     due = [said.is_due(RAN_MS + passed_ms) for passed_ms in (0, INTERVAL_MS - 1, INTERVAL_MS, 9 * INTERVAL_MS)]
 
     assert (first, due) == (True, [False, False, True, True])
+
+
+@pytest.mark.parametrize(
+    ("said", "is_enabled"),
+    [({"state": "up", "status": "enabled"}, True), ({"state": "down", "status": "enabled"}, False), ({"state": "up"}, False), ({}, False)],
+)
+def test_a_service_is_listed_as_enabled_where_it_is_said_to_be_that_and_up(said: dict[str, str], *, is_enabled: bool) -> None:
+    """One that is fenced is enabled, and down."""
+    entry = {"hypervisor_hostname": "h1", "vcpus": 8, "memory_mb": 1024, "local_gb": 10, **said}
+
+    (listed,) = read_hypervisors(json.dumps([entry]).encode())
+
+    assert listed.is_enabled == is_enabled
 
 
 def test_an_empty_list_is_never_due() -> None:

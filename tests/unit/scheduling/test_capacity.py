@@ -71,14 +71,17 @@ def test_where_a_request_wants_to_go_leaves_the_closed_form() -> None:
     assert [(each.fits, each.tried, each.at_least) for each in found] == [(2 * TRIALS_MAX, False, False)] * 2
 
 
-def test_an_instance_of_a_request_of_any_name_is_another_one_than_those_that_are_counted() -> None:
+@pytest.mark.parametrize(("tried", "bound"), [(False, "vcpus"), (True, "CoreFilter")])
+def test_an_instance_of_a_request_of_any_name_is_another_one_than_those_that_are_counted(bound: str, *, tried: bool) -> None:
     """Each would be there already, and its room its own."""
-    names = [instance_id(request_id, 0) for request_id in ("capacity", "capacity-0", "r")]
+    names = [instance_id(request_id, 0) for request_id in ("capacity", *(f"capacity-{number}" for number in range(5)), "r")]
     there = {name: InstanceReport(instance_id=name, resources=ObservedResources(vcpus=1)) for name in names}
+    gpu = (PciWant(alias="gpu", specs=({"vendor_id": "10de"},)),) if tried else ()
 
-    found = capacity(fleet(HOST, **there), wanted(memory_mib=0), DEFAULT)
+    found = capacity(fleet(HOST, **there), wanted(memory_mib=0, pci=gpu), DEFAULT)
 
-    assert one(found.nodes) == (5, "vcpus")
+    assert one(found.nodes) == (1, bound)
+    assert found.tried == tried
 
 
 @pytest.mark.parametrize(("name", "fits"), [("small", 8), ("", 1)])
