@@ -74,8 +74,6 @@ class Services:
         self._said_before = said_before
         self._said: dict[str, NodeConfigured] | None = None
         self._has_news = False
-        self._spoken = set[str]()
-        """Hosts of whose service something new was heard since the last call of `configured`."""
 
     def has_node(self, host: str, node: str, time_us: int) -> bool:
         """Note that `host` had this node then; True if that is new."""
@@ -99,7 +97,6 @@ class Services:
         known = self._services.get(fact.host)
         if known is None or known.key < fact.key:
             self._services[fact.host] = fact
-            self._spoken.add(fact.host)
             self._has_news = True
 
     def listed(self, host: str, said: ListedService) -> None:
@@ -121,17 +118,13 @@ class Services:
             self._left_us[host] = max(fact.key.time_us, self._left_us.get(host, 0))
 
     def configured(self) -> list[NodeConfigured]:
-        """What is to be said of nodes that was not said before, in order of node and for all changes since the last call at once.
-
-        What is heard of a service after the first call, and is newer than all that is known to be said, is said also where that is the
-        same: another process may have said something else meanwhile.
-        """
+        """What is to be said of nodes that was not said before, in order of node and for all changes since the last call at once."""
         records: list[NodeConfigured] = []
         if not self._has_news:
             return records
         if self._said is None:
             self._said = dict(self._said_before())
-            self._spoken.clear()
+        self._has_news = False
         inside: dict[str, list[AggregateFact]] = {}
         for fact in self._aggregates.values():
             for host in () if fact.is_deleted else fact.hosts:
@@ -141,12 +134,10 @@ class Services:
             before = self._said.get(node_id)
             changed = [named[each.name] for each in _aggregates(before) if each.name in named]
             told, times = self._told(node_id, host, before, inside.get(host, []), changed)
-            record = _news(before, told, times, is_spoken_of=host in self._spoken)
+            record = _news(before, told, times)
             if record is not None:
                 self._said[node_id] = together(before, record)
                 records.append(record)
-        self._has_news = False
-        self._spoken.clear()
         return records
 
     def waiting_hosts(self) -> list[str]:
@@ -217,7 +208,7 @@ def _zone(aggregates: tuple[Aggregate, ...]) -> str:
     return min(filter(None, named), default="")
 
 
-def _news(before: NodeConfigured | None, told: NodeConfigured, times: _Times, *, is_spoken_of: bool) -> NodeConfigured | None:
+def _news(before: NodeConfigured | None, told: NodeConfigured, times: _Times) -> NodeConfigured | None:
     """What of it was not said before. The id names it and when: in an aggregate, out of it, and in it again are three records.
 
     With a status it ends in when that was said (`_status_us`).
@@ -229,8 +220,7 @@ def _news(before: NodeConfigured | None, told: NodeConfigured, times: _Times, *,
             aggregates=UNSET if is_same else told.fields.aggregates,
         )
         told = replace(told, fields=fields)
-        is_newer = is_spoken_of and times.status_us > _status_us(before)
-        if (told.status, told.reason) == (before.status, before.reason) and not is_newer:
+        if (told.status, told.reason) == (before.status, before.reason):
             told = replace(told, status=UNSET, reason="")
     if told.fields == OperatorFields() and told.status is UNSET:
         return None

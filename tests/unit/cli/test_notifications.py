@@ -459,24 +459,6 @@ def test_a_look_that_failed_is_due_again_at_once(tmp_path: Path) -> None:
     assert overtaken._next == {0: 0, 1: 1}
 
 
-def test_what_is_heard_anew_of_a_service_is_said_though_another_process_has_said_something_else_meanwhile() -> None:
-    """As one that read what a bus had lost, and ended: this one knows nothing of it."""
-    follower = OpenStack(lambda _: 1)
-    feed = Feed(follower)
-    fed(feed, located("h1", 0), service("h1", at_s=1))
-    (first,) = node_settings(feed.settle())
-
-    fed(feed, service("h1", at_s=3))
-    (again,) = node_settings(feed.settle())
-    fed(feed, service("h1", at_s=3), service("h1", at_s=2))
-    nothing = node_settings(feed.settle())
-    fed(feed, aggregate(["h1"], at_s=4))
-    (of_aggregate,) = node_settings(feed.settle())
-
-    assert (first.status, again.status, nothing, of_aggregate.status) == ("enabled", "enabled", [], UNSET)
-    assert again.record_id != first.record_id
-
-
 def test_of_a_node_that_went_from_service_to_service_the_last_one_counts_whatever_order_messages_come_in() -> None:
     """As one of ironic's does. It was named both ways, and each start said again what the other one had said."""
     moved = [located("h1", 0), service("h1", at_s=1, disabled=True), located("h2", 2), service("h2", at_s=3)]
