@@ -36,14 +36,18 @@ class ListedService(Struct, frozen=True):
 
 
 class _Times(NamedTuple):
-    """When the newest of all that a word rests on was said, and when what it says of the status."""
+    """When the newest of all that a word rests on was said, and when what it says of the status.
+
+    `is_contested`: a list says something of the service that is older than that, and newer than what was said of the node's status.
+    """
 
     newest_us: int
     status_us: int
+    is_contested: bool = False
 
 
 def together(before: NodeConfigured | None, later: NodeConfigured) -> NodeConfigured:
-    """What two words on a node, one after the other, say of it; under the id of the one that its status comes from."""
+    """What two words on a node, one after the other, say of it; under the id of the one that has the last word on its status."""
     if before is None:
         return later
     fields = OperatorFields(
@@ -51,13 +55,14 @@ def together(before: NodeConfigured | None, later: NodeConfigured) -> NodeConfig
         aggregates=before.fields.aggregates if later.fields.aggregates is UNSET else later.fields.aggregates,
     )
     of_status = before if later.status is UNSET else later
-    return replace(later, record_id=of_status.record_id, fields=fields, status=of_status.status, reason=of_status.reason)
+    last = before if later.status is UNSET and not _says_when(later.record_id) else later
+    return replace(later, record_id=last.record_id, fields=fields, status=of_status.status, reason=of_status.reason)
 
 
 class Services:
     """What is known of hosts, services and aggregates, whatever order it came in.
 
-    `said_before` gives what earlier processes said of each node, all their words together; it is asked for when there is something to say.
+    `said_before` gives what processes said of each node so far, all their words together; it is asked for when there is something to say.
     """
 
     def __init__(self, said_before: Callable[[], Mapping[str, NodeConfigured]] = dict) -> None:
@@ -72,7 +77,7 @@ class Services:
         self._left_us: dict[str, int] = {}
         """When a host was last taken out of an aggregate."""
         self._said_before = said_before
-        self._said: dict[str, NodeConfigured] | None = None
+        self._said: dict[str, NodeConfigured] = {}
         self._has_news = False
 
     def has_node(self, host: str, node: str, time_us: int) -> bool:
@@ -122,8 +127,7 @@ class Services:
         records: list[NodeConfigured] = []
         if not self._has_news:
             return records
-        if self._said is None:
-            self._said = dict(self._said_before())
+        self._said |= self._said_before()
         self._has_news = False
         inside: dict[str, list[AggregateFact]] = {}
         for fact in self._aggregates.values():
@@ -156,7 +160,7 @@ class Services:
         Its host is in the aggregates `inside`; `changed` are those that it was said to be in, as they stand now.
         """
         service, left_us = self._services.get(host), self._left_us.get(host, 0)
-        said_us = service.key.time_us if service is not None else 0
+        said_us, is_contested = service.key.time_us if service is not None else 0, False
         told = NodeConfigured(node_id=node_id, record_id=RECORD_PREFIX)
         zone = service.zone if service is not None else ""
         if inside or changed or left_us:
@@ -171,10 +175,11 @@ class Services:
         if service is not None:
             status, reason = _status(service)
             told = replace(told, status=status, reason=reason)
+            is_contested = host in self._listed and _status_us(before) < self._listed[host].time_us < said_us
         elif (listed := self._news_of(host, before)) is not None:
             said_us = listed.time_us
             told = replace(told, status="disabled" if listed.is_disabled else "enabled", reason=listed.reason)
-        return told, _Times(max(left_us, said_us, *(fact.key.time_us for fact in (*inside, *changed)), 0), said_us)
+        return told, _Times(max(left_us, said_us, *(fact.key.time_us for fact in (*inside, *changed)), 0), said_us, is_contested)
 
     def _news_of(self, host: str, before: NodeConfigured | None) -> ListedService | None:
         """What the list says of the host's service, if that is news. An operator of ours is not contradicted by one that says enabled.
@@ -184,7 +189,7 @@ class Services:
         listed = self._listed.get(host)
         if listed is None or listed.time_us <= _status_us(before):
             return None
-        is_out = before is not None and (before.status == "disabled" or (before.status, before.reason) == ("withdrawn", REASON_DELETED))
+        is_out = before is not None and before.status in {"disabled", "withdrawn"}
         return listed if listed.is_disabled or (is_out and listed.is_enabled) else None
 
 
@@ -195,6 +200,11 @@ def _status_us(word: NodeConfigured | None) -> int:
     _, newest, *rest = word.record_id.split("/")
     said = rest[1] if len(rest) > 1 else newest
     return int(said) if said.isdecimal() else -1
+
+
+def _says_when(record_id: str) -> bool:
+    """Whether an id has the time of the status in it, be it only that it was said again."""
+    return record_id.count("/") > 2
 
 
 def _aggregates(word: NodeConfigured | None) -> tuple[Aggregate, ...]:
@@ -211,7 +221,8 @@ def _zone(aggregates: tuple[Aggregate, ...]) -> str:
 def _news(before: NodeConfigured | None, told: NodeConfigured, times: _Times) -> NodeConfigured | None:
     """What of it was not said before. The id names it and when: in an aggregate, out of it, and in it again are three records.
 
-    With a status it ends in when that was said (`_status_us`).
+    With a status it ends in when that was said (`_status_us`). A status that is as it was said before is not repeated: an operator of ours
+    may have set another since. Where a list contests it, the id alone says that it is newer.
     """
     if before is not None:
         is_same = before.fields.aggregates is not UNSET and _aggregates(told) == _aggregates(before)
@@ -222,10 +233,11 @@ def _news(before: NodeConfigured | None, told: NodeConfigured, times: _Times) ->
         told = replace(told, fields=fields)
         if (told.status, told.reason) == (before.status, before.reason):
             told = replace(told, status=UNSET, reason="")
-    if told.fields == OperatorFields() and told.status is UNSET:
+    if told.fields == OperatorFields() and told.status is UNSET and not times.is_contested:
         return None
     record_id = f"{RECORD_PREFIX}/{times.newest_us}/{blake2b(encode(told), digest_size=DIGEST_BYTES).hexdigest()}"
-    return replace(told, record_id=record_id if told.status is UNSET else f"{record_id}/{times.status_us}")
+    is_of_status = told.status is not UNSET or times.is_contested
+    return replace(told, record_id=f"{record_id}/{times.status_us}" if is_of_status else record_id)
 
 
 def _status(service: ServiceFact) -> tuple[NodeStatus, str]:

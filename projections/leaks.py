@@ -93,8 +93,10 @@ class Leaks(Struct, dict=True):
         if event is None or (step.ignored and not observed.heeds(step)):
             return []
         kind = type(event)
-        if kind is ClaimRequested and len(step.outcomes) == 1 and not event.items[0].forced and step.outcomes[0].node_id not in self.open:
-            return []  # As `_claimed` has it, and nearly every claim is of this sort.
+        if kind is ClaimRequested and len(step.outcomes) == 1 and step.outcomes[0].node_id not in self.open:
+            item = event.items[0]
+            if not (item.forced or item.keep):
+                return []  # As `_claimed` has it, and nearly every claim is of this sort.
         if kind is ClaimRenewed and event.node_id not in self.open:
             instance_id = step.outcomes[0].instance_id
             if not instance_id or len(ledger.nodes[event.node_id].claims[instance_id]) == 1:
@@ -109,10 +111,12 @@ class Leaks(Struct, dict=True):
         """Look at the instances that a record touched, where it is not plain that nothing is wrong."""
         found: list[FindingRecord] = []
         for node_id, instances in self._touched(ledger, event, step):
+            mark = self.marks.get(node_id)
+            if mark is not None and type(event) is NodeConfigured and event.status is not UNSET:
+                mark.quiet = False  # What is wrong there is seen by the status, and the next audit looks at everything anew.
             node = ledger.nodes.get(node_id)
             if node is None or self._is_plain(node, observed, instances, step):
                 continue
-            mark = self.marks.get(node_id)
             found += self._look(self._at(node, observed, step, mark), instances, every=False)
             if mark is not None and mark.quiet:
                 mark.quiet = self._nothing_to_confirm(node_id)
@@ -143,17 +147,19 @@ class Leaks(Struct, dict=True):
         applied = node.audit is not None and node.audit.offset == step.offset and event.complete
         if applied and (mark.auditor != event.producer or (event.hypervisor is not None and event.hypervisor.pci_devices)):
             mark.auditor, mark.quiet = intern(event.producer), False
-        if mark.quiet and step.times_only:
+        stale = self._stale(event.node_id)
+        if mark.quiet and step.times_only and not stale:
             mark.complete_offset, mark.complete_ms = step.offset, event.taken_at_ms
             return []
         if step.closed:
             self._close(step)
-        if mark.quiet and applied and step.audited is not None and self._is_plain(node, observed, step.audited, step):
+        audited = stale if step.times_only else step.audited if step.audited is None or not stale else step.audited | stale
+        if mark.quiet and applied and audited is not None and self._is_plain(node, observed, audited, step):
             mark.complete_offset, mark.complete_ms = step.offset, event.taken_at_ms
             return []
         look = self._at(node, observed, step, mark)
-        if mark.quiet and applied and step.audited is not None:
-            instances, every = step.audited, False
+        if mark.quiet and applied and audited is not None:
+            instances, every = audited, False
         else:
             instances, every = self._all_of(look), True
         found = self._look(look, instances, every=every)
@@ -161,6 +167,13 @@ class Leaks(Struct, dict=True):
             mark.complete_offset, mark.complete_ms = step.offset, event.taken_at_ms
         mark.quiet = applied and self._nothing_to_confirm(event.node_id) and not too_old_for(look, instances)
         return found
+
+    def _stale(self, node_id: str) -> set[str]:
+        """Instances that only their life cycle counts: a restart of its producer forgets them, at an audit that tells nothing of them."""
+        open_ = self.open.get(node_id)
+        if open_ is None:
+            return set()
+        return {finding.record.instance_id for finding in open_.values() if finding.record.kind == "stale-instance"}
 
     def _is_plain(self, node: Node, observed: Observed, instances: Collection[str], step: Step) -> bool:
         """Whether it is plain at once that a look would find nothing: no difference, and no finding that it could resolve."""
@@ -210,13 +223,13 @@ class Leaks(Struct, dict=True):
         return ()
 
     def _claimed(self, event: ClaimRequested, step: Step) -> Touched:
-        """What claims did to nodes with findings, and forced ones to any: those alone take more than there is."""
-        forced = any(item.forced for item in event.items) if len(event.items) > 1 else event.items[0].forced
-        if not forced and not self.open:
+        """What claims did to nodes with findings, and to any node those that need not fit there: forced ones, and what keeps its place."""
+        unfit = any(item.forced or item.keep for item in event.items)
+        if not unfit and not self.open:
             return ()
         touched: dict[str, list[str]] = {}
         for outcome in step.outcomes:
-            if outcome.node_id in self.open or (forced and outcome.node_id):
+            if outcome.node_id in self.open or (unfit and outcome.node_id):
                 touched.setdefault(outcome.node_id, []).append(outcome.instance_id)
         return touched.items()
 
@@ -297,7 +310,8 @@ class Leaks(Struct, dict=True):
         """Every instance that anything may be wrong with."""
         node = look.node
         suspected = {finding.record.instance_id for finding in self.open.get(node.node_id, {}).values()} - {""}
-        return {*node.shown, *node.claims, *(look.view.tracked or ()), *suspected}
+        vanished = [instance_id for instance_id, gone in look.closed.items() if gone.outcome == "vanished"]
+        return {*node.shown, *node.claims, *(look.view.tracked or ()), *vanished, *suspected}
 
     def _look(self, look: Look, instances: Collection[str], *, every: bool) -> list[FindingRecord]:
         """Compare what is wrong now with what was open: suspect, confirm, resolve; in order of the findings' ids."""

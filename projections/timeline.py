@@ -235,6 +235,8 @@ class Timeline(Struct):
             said = f"{said} (ignored: {step.ignored})"
         said += _still_held(ledger, step)
         results = [f"{outcome.claim_id} {outcome_text(outcome)}" for outcome in outcomes]
+        # A record of a claim that nobody knows has a node and no instance, whose use there were.
+        is_told = node_id and (instance_id or self.subject.kind == "node")
         self._add(
             Entry(
                 time_ms=step.time_ms,
@@ -245,7 +247,7 @@ class Timeline(Struct):
                 node_id=node_id,
                 instance_id=instance_id,
                 deltas=deltas,
-                use=self.last.get((node_id, instance_id), NOTHING) if node_id else None,
+                use=self.last.get((node_id, instance_id), NOTHING) if is_told else None,
                 summary=": ".join(part for part in (said, "; ".join(results)) if part),
             )
         )

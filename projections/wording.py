@@ -14,6 +14,7 @@ from schemas.audits import AuditFailed, HypervisorAudited
 from schemas.codec import event_type
 from schemas.few import few
 from schemas.findings import Finding
+from schemas.inventory import OperatorFields
 from schemas.lifecycle import LifecycleEvent
 from schemas.requests import PlacementCancelled, PlacementRequested
 from schemas.results import ClaimOutcome, Granted, InstancesPlaced, NodeResources, PlacementFailed
@@ -100,6 +101,8 @@ def event_text(event: Any, instance_id: str = "") -> str:
             return "no audit told anything for too long"
         case say.NodeConfigured():
             status = "" if event.status is UNSET else f" to {event.status}" + (f" ({event.reason})" if event.reason else "")
+            if not status and event.fields == OperatorFields():
+                return "said again of the node: its settings are as they were"
             return f"the operator set the node{status}" if status else "the operator changed the node's settings"
         case say.ClaimRenewed():
             return f"claim renewed for {seconds_text(event.ttl_ms)}"

@@ -32,6 +32,8 @@ LOOK_SECONDS = 5.0
 """Between two looks at what others of this producer have said: what is read for that is mostly one's own."""
 CE_SOURCE = f"claimlog/{PRODUCER}"
 HASH_HEADER = PREFIX + "hash"
+SETTINGS_MARK = f'"record_id":"{RECORD_PREFIX}/'.encode()
+"""In each record on a node's settings."""
 OWN_MARK = b'"producer":' + msgspec.json.encode(PRODUCER)
 """In each record of this producer, as it is written."""
 
@@ -156,14 +158,29 @@ class Overtaken:
                 )
 
 
-def configured_before(log: Log) -> dict[str, NodeConfigured]:
-    """What this producer said of each node's settings, all its words together."""
-    before: dict[str, NodeConfigured] = {}
-    for record in _marked(log, CLAIMS, f'"record_id":"{RECORD_PREFIX}/'.encode()):
-        event = decode_keyed(CLAIMS, record.key, record.value)
-        if isinstance(event, NodeConfigured):
-            before[event.node_id] = together(before.get(event.node_id), event)
-    return before
+class Settings:
+    """What this producer said of each node's settings, all its words together, in whatever process: another may have spoken meanwhile."""
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+        self._next: dict[int, int] = {}
+        self._said: dict[str, NodeConfigured] = {}
+
+    def __call__(self) -> dict[str, NodeConfigured]:
+        """As of now. The first time all of `claims` is read, and then what has come since. Raises LogUnreachable."""
+        ends = self._log.ends(CLAIMS)
+        for number in ends:
+            self._next.setdefault(number, 0)
+        behind = sum(max(0, end - max(self._next[number], self._log.start(CLAIMS, number))) for number, end in ends.items())
+        with Progress("read", behind) as progress:
+            for record in newer(self._log, CLAIMS, self._next):
+                progress.add()
+                if SETTINGS_MARK not in record.value:
+                    continue
+                event = decode_keyed(CLAIMS, record.key, record.value)
+                if isinstance(event, NodeConfigured):
+                    self._said[event.node_id] = together(self._said.get(event.node_id), event)
+        return self._said
 
 
 def _marked(log: Log, topic: str, mark: bytes) -> Iterator[Record]:

@@ -74,7 +74,7 @@ def openstack(
     from schemas.topics import CLAIMS, LIFECYCLE
     from streams.cli.interrupts import ended_by_sigterm
     from streams.cli.produce.listing import Listed, ListFile
-    from streams.cli.produce.notifications import Feed, Overtaken, configured_before, letters_before, swaps, told_before
+    from streams.cli.produce.notifications import Feed, Overtaken, Settings, letters_before, swaps, told_before
     from streams.cli.reading.records import lost_before
 
     check_above_0("--interval", interval, SECONDS_MAX)
@@ -97,7 +97,7 @@ def openstack(
             before.epoch_of(start_ms),
             swap_mib=swap,
             told=before.told,
-            configured=lambda: persistent(partial(configured_before, target)),
+            configured=partial(persistent, Settings(target)),
             now_us=lambda: clock.wall_ms() * 1000,
         )
         feed = Feed(follower, letters_before(target))

@@ -8,7 +8,7 @@ import gzip
 import json
 import os
 import resource
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from io import BytesIO
 from pathlib import Path
 
@@ -21,6 +21,7 @@ from msgspec.structs import replace
 from producers.openstack import OpenStack, Told
 from producers.openstack_fleet import ListedService
 from producers.openstack_hosts import Listing, read_hypervisors
+from projections.wording import event_text
 from schemas.audits import InstanceReport
 from schemas.claims import NodeConfigured
 from schemas.codec import decode, decode_keyed, encode
@@ -32,7 +33,7 @@ from streams.cli.produce.notifications import (
     LOOK_SECONDS,
     Feed,
     Overtaken,
-    configured_before,
+    Settings,
     letters_before,
     swaps,
     told_before,
@@ -307,11 +308,19 @@ def test_a_host_that_enters_and_leaves_an_aggregate_again_and_again_ends_where_i
 
 def begun_again(*said: NodeConfigured) -> Feed:
     """A follower that starts again where a log has these of its records."""
+    own = [NodeConfigured(node_id=each.node_id, record_id="o/1", status="draining", fields=OperatorFields(zone="north")) for each in said]
+    return Feed(OpenStack(lambda _: 2, configured=Settings(log_with(*said, *own))))
+
+
+def log_with(*said: NodeConfigured) -> MemoryLog:
     log = MemoryLog()
     open_ledger(log)
-    own = [NodeConfigured(node_id=each.node_id, record_id="o/1", status="draining", fields=OperatorFields(zone="north")) for each in said]
-    log.append([Message(CLAIMS, each.node_id.encode(), encode(each)) for each in (*said, *own)])
-    return Feed(OpenStack(lambda _: 2, configured=lambda: configured_before(log)))
+    append(log, said)
+    return log
+
+
+def append(log: MemoryLog, said: Iterable[NodeConfigured]) -> None:
+    log.append([Message(CLAIMS, each.node_id.encode(), encode(each)) for each in said])
 
 
 def test_a_follower_that_starts_again_leaves_an_operators_own_word_on_a_node_however_long_ago_nova_said_its_own() -> None:
@@ -532,6 +541,49 @@ def test_a_list_counts_that_is_newer_than_what_was_said_of_the_status_whatever_w
     older.located("h1", "n1")
     older.services.listed("h1", ListedService(False, True, "", (START_S + 60) * 1_000_000))
     assert older.configured() == [], "what a list said is as old as that list"
+
+
+def test_a_list_takes_nothing_back_that_a_message_said_again_after_it_though_that_has_left_the_bus() -> None:
+    """Disabled and enabled again between two readings: nothing to say of that, but that a list from in between says nothing either."""
+    log, fleet = log_with(), Following()
+    lists = {at_s: ListedService(True, False, "broken", (START_S + at_s) * 1_000_000) for at_s in (60, 180)}
+
+    def read(listed_s: int, *bus: bytes) -> list[NodeConfigured]:
+        feed = Feed(OpenStack(lambda _: 1, configured=Settings(log)))
+        feed.follower.located("h1", "n1")
+        fed(feed, *bus)
+        feed.follower.services.listed("h1", lists[listed_s])
+        said = node_settings(feed.settle())
+        append(log, said)
+        for each in said:
+            fleet.append(each)
+        return said
+
+    (enabled,) = read(60, service("h1", at_s=1))[:1]
+    fleet.append(NodeConfigured(node_id="n1", record_id="o/1", status="draining"))
+    (again,) = read(60, service("h1", at_s=120))
+    nothing = read(60)
+    own_word = fleet.ledger.nodes["n1"].status
+    news = read(180)
+
+    assert (enabled.status, again.status, nothing, own_word) == ("enabled", UNSET, [], "draining")
+    assert event_text(again) == "said again of the node: its settings are as they were"
+    assert [(each.status, each.reason) for each in news] == [("disabled", "broken")]
+
+
+def test_a_follower_says_what_another_process_said_otherwise_meanwhile() -> None:
+    """Beside it one reads a list once, which disables the node; Nova says enabled, as it did before."""
+    log = log_with()
+    feed, beside = (Feed(OpenStack(lambda _: 1, configured=Settings(log))) for _ in range(2))
+    fed(feed, located("h1", 0), service("h1", at_s=1))
+    append(log, node_settings(feed.settle()))
+    beside.follower.located("h1", "n1")
+    beside.follower.services.listed("h1", ListedService(True, False, "broken", (START_S + 2) * 1_000_000))
+    append(log, node_settings(beside.settle()))
+
+    fed(feed, service("h1", at_s=3))
+
+    assert [each.status for each in node_settings(feed.settle())] == ["enabled"]
 
 
 @pytest.mark.parametrize(("written_s", "told"), [(0, []), (2, ["enabled"])])

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from projections import companions
 from projections.causes import when_ms
-from projections.differences import Closed, apart
+from projections.differences import BUILDING_MS, Closed, apart
 from projections.leaks import Leaks
 from projections.ledger import Ledger
 from projections.ledger_state import Step
@@ -1112,3 +1112,76 @@ def test_a_finding_about_the_longest_reason_that_an_audit_may_fail_for_can_be_re
     assert [decode(FINDINGS, encode(finding)) for finding in found] == found
     assert found[-1].note.endswith("xxx…")
     assert read_back.open_findings() == leaks.open_findings()
+
+
+@pytest.mark.parametrize("unchanged", [False, True])
+def test_a_guest_that_only_the_life_cycle_counts_is_stale_again_once_its_node_is_taken_back(n1: Audited, *, unchanged: bool) -> None:
+    n1.history.event("started", "gone", at_s=70, size=2, producer="nova")
+    listed: dict[str, Any] = {"unchanged": digest_of({"i": 4})} if unchanged else {"listed": {"i": 4}, "memory_mib": 16}
+    long_after_s = 70 + BUILDING_MS // 1000
+    for at_s in (80, 140, long_after_s, long_after_s + 60):
+        n1.history.audit(at_s=at_s, **listed)
+    assert n1.look()[-1] == ("confirmed", "stale-instance", "gone")
+    n1.history.configure(status="withdrawn", at_s=long_after_s + 70)
+    for after_s in (120, 180):
+        n1.history.audit(at_s=long_after_s + after_s, **listed)
+    assert ("resolved", "stale-instance", "gone") in n1.look()
+
+    n1.history.configure(status="enabled", at_s=long_after_s + 190)
+    for after_s in (240, 300):
+        n1.history.audit(at_s=long_after_s + after_s, **listed)
+
+    assert n1.look()[-1] == ("confirmed", "stale-instance", "gone")
+
+
+def test_a_claim_that_vanished_is_told_again_once_its_node_is_taken_back(n1: Audited) -> None:
+    for at_s in (120, 180, 240):
+        n1.history.audit({}, at_s=at_s, memory_mib=16)
+    n1.history.configure(status="withdrawn", at_s=250)
+    n1.history.audit({}, at_s=300, memory_mib=16)
+    n1.look()
+    assert n1.open() == []
+
+    n1.history.configure(status="enabled", at_s=310)
+    for at_s in (360, 420):
+        n1.history.audit({}, at_s=at_s, memory_mib=16)
+
+    assert n1.look()[-1] == ("confirmed", "vanished-claim", "c")
+
+
+def test_a_guest_that_its_producer_forgot_with_its_restart_is_stale_no_longer(n1: Audited) -> None:
+    n1.history.event("started", "gone", at_s=70, size=2, producer="audits")
+    for at_s in (120, 180, 240):
+        n1.history.audit({"i": 4}, at_s=at_s, memory_mib=16)
+    assert n1.look()[-1] == ("confirmed", "stale-instance", "gone")
+
+    n1.history.audit({"i": 4}, at_s=300, memory_mib=16, epoch=2, counter=1)
+    n1.history.audit(at_s=360, unchanged=digest_of({"i": 4}), epoch=2, counter=2)
+
+    assert n1.look() == [("resolved", "stale-instance", "gone")]
+    assert n1.observed.view("n1").tracked_amounts()[2] == 4
+
+
+def test_a_guest_that_its_producer_forgets_only_a_while_after_its_restart_is_stale_until_then(n1: Audited) -> None:
+    n1.history.event("started", "gone", at_s=70, size=2, producer="audits")
+    n1.history.audit({"i": 4}, at_s=71, memory_mib=16)
+    n1.look()
+    n1.history.audit({"i": 4}, at_s=72, memory_mib=16, epoch=2, counter=1)
+    for number, at_s in enumerate((130, 190, 250), 2):
+        n1.history.audit(at_s=at_s, unchanged=digest_of({"i": 4}), epoch=2, counter=number)
+
+    n1.look()
+
+    assert n1.observed.view("n1").tracked_amounts()[2] == 4
+    assert n1.open() == []
+
+
+def test_what_keeps_its_place_on_a_withdrawn_node_is_stranded_from_its_claim_on(n1: Audited) -> None:
+    n1.history.configure(status="withdrawn", at_s=100)
+    n1.history.release("c", reason="operator", at_s=110)
+    n1.look()
+    assert n1.open() == []
+
+    n1.history.claim("k", "i", 4, at_s=120, keep=True)
+
+    assert n1.look() == [("suspected", "stranded-claim", "k")]

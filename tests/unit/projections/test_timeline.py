@@ -161,6 +161,17 @@ def test_a_record_that_is_of_no_nodes_use_says_none_and_not_zero(moved: History)
     assert [(entry.event, entry.use) for entry in found.ordered()] == [("placement-requested", None), ("claim-requested", None)]
 
 
+@pytest.mark.parametrize("about", ["instance/i", "request/r1"])
+def test_a_word_about_a_claim_that_is_held_no_more_is_of_no_instances_use(about: str, moved: History) -> None:
+    moved.event("arrived", "i", at_s=215, size=3, node="n1")
+    moved.renew("r1/0/s-1.1", at_s=220, node="n1")
+
+    last = timeline(moved, about).ordered()[-1]
+
+    assert (last.event, last.node_id, last.use) == ("claim-renewed", "n1", None)
+    assert used(timeline(moved, "node/n1").ordered()[-1]) == 5
+
+
 def test_requests_results_and_findings_stand_between_the_claims_cause_first(moved: History) -> None:
     found = timeline(moved, "i")
     request = PlacementRequested(request_id="r1", flavor=Flavor(memory_mib=4), instance_ids=("i",))
