@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from producers.openstack_messages import Notification, read_notification
 from producers.openstack_requests import Answered, Asked, read_request
@@ -224,6 +225,23 @@ def test_a_node_that_our_filters_refuse_is_told_with_the_amounts() -> None:
     assert verdicts([second, third]) == [("refuses", H1, H2), ("refuses", H3, H2)]
     assert second.compared.why == "CoreFilter: vcpus: 1 needed of 0"
     assert third.compared.why.startswith("ComputeFilter: ")
+
+
+@pytest.mark.parametrize("backwards", [False, True])
+def test_what_is_said_of_nodes_counts_from_when_it_was_said_in_whatever_order_nodes_are_given(*, backwards: bool) -> None:
+    cloud = NovaCloud()
+    start_ms, messages = cloud.now_us // 1000, [*cloud.select("a", SMALL), *cloud.create("a", "h3")]
+    for uuid in ("b", "c"):
+        cloud.now_us += 120_000_000
+        messages += [*cloud.select(uuid, SMALL), *cloud.create(uuid, "h3")]
+    later_ms = {H1: start_ms + 60_000, H2: start_ms + 180_000}
+    nodes = [replace(node, since_ms=later_ms.get(node.node_id, 0)) for node in NODES]
+    out = [
+        replace(node, configured=replace(node.configured, status="disabled")) if node.node_id in later_ms else node
+        for node in (reversed(nodes) if backwards else nodes)
+    ]
+
+    assert [row.compared.ours for row in shadowed(messages, nodes=out)] == [H1, H2, H3]
 
 
 def test_requests_that_only_one_of_the_two_can_place() -> None:

@@ -88,3 +88,14 @@ def test_where_members_run_without_a_claim_at_an_open_home_their_group_has_affin
 
     assert not fleet.rooms()[0].node.claims
     assert [fleet.other_policy("g", policy) for policy in ("anti-affinity", "affinity")] == [("affinity", "n1"), None]
+
+
+def test_an_open_home_where_nobody_is_or_whose_node_is_not_known_gives_its_group_no_policy() -> None:
+    here = world(claims=1, requests=1)
+    here.host("n1")
+    for group_id, node_id in (("empty", "n1"), ("far", "n9")):
+        here.say(CLAIMS, GroupHomeProposed(group_id=group_id, record_id=group_id, epoch=1, node_id=node_id))
+    fleet = Fleet(here.ledgers())
+
+    assert [fleet.home_of(group_id).node_id for group_id in ("empty", "far")] == ["n1", "n9"]
+    assert [fleet.other_policy(group_id, "anti-affinity") for group_id in ("empty", "far")] == [None, None]
