@@ -16,12 +16,13 @@ from msgspec import UNSET, Struct
 from schemas.claims import NodeConfigured, NodeObserved, NodeSilent
 from schemas.codec import decode
 from schemas.few import few
-from schemas.topics import AUDITS, CLAIMS
+from schemas.results import NodeResources
+from schemas.topics import AUDITS, CLAIMS, NODE_RESOURCES
 from streams.cli.doctor.checks import Check
 from streams.cli.printed import units
 from streams.cli.reading.state import State
 from streams.log.base import Log
-from streams.log.reading import topic_records
+from streams.log.reading import backwards, places, topic_records
 
 TAIL_RECORDS = 2_000
 """Of each partition the newest are looked at: with two processes on one node they take turns all the time."""
@@ -53,7 +54,7 @@ class _Reported(Struct):
 def producers(log: Log) -> Iterator[Check]:
     """Nodes that two processes report at once, or that one reports in vain since another did; nothing where there are none.
 
-    Whoever reports one that was withdrawn of late is not heard anyway.
+    Whoever reports one that is withdrawn is not heard anyway.
     """
     found: defaultdict[tuple[bytes, str], _Reported] = defaultdict(_Reported)
     for record in topic_records(log, AUDITS, TAIL_RECORDS):
@@ -67,7 +68,7 @@ def producers(log: Log) -> Iterator[Check]:
         node.is_late = abs(record.time_ms - stamp.taken_at_ms) > JUST_TAKEN_MS
     doubled = _names(key for (key, _), node in found.items() if node.falls >= FALLS_MIN)
     ignored = _names(key for (key, _), node in found.items() if node.falls < FALLS_MIN and node.last < node.highest and not node.is_late)
-    gone = _withdrawn(log) if doubled or ignored else set()
+    gone = _withdrawn(log, {*doubled, *ignored})
     if doubled := [each for each in doubled if each not in gone]:
         says = f"two processes at once report {few(doubled)}: only the one that began last counts"
         yield Check("warn", "producers", says, "stop one; if they are two machines of one name, give each its own (produce libvirt --node)")
@@ -76,13 +77,22 @@ def producers(log: Log) -> Iterator[Check]:
         yield Check("warn", "producers", says, "start the one that goes on anew")
 
 
-def _withdrawn(log: Log) -> set[str]:
-    """Nodes that were withdrawn of late, and are still."""
+def _withdrawn(log: Log, nodes: set[str]) -> set[str]:
+    """Those of these nodes that are withdrawn: by their rows, or by what was said since."""
     found: dict[str, bool] = {}
-    for record in topic_records(log, CLAIMS, TAIL_RECORDS):
+    for record in topic_records(log, CLAIMS, TAIL_RECORDS) if nodes else ():
         said = decode(CLAIMS, record.value)
         if isinstance(said, NodeConfigured) and said.status is not UNSET:
             found[said.node_id] = said.status == "withdrawn"
+    left = nodes - found.keys()
+    for place in places(log, NODE_RESOURCES):
+        for record in backwards(log, place, log.start(*place), log.end(*place)):
+            if not left:
+                break
+            row = decode(NODE_RESOURCES, record.value) if record.key.decode(errors="replace") in left else None
+            if isinstance(row, NodeResources):
+                found[row.node_id] = row.status == "withdrawn"
+                left.discard(row.node_id)
     return {node_id for node_id, is_gone in found.items() if is_gone}
 
 

@@ -19,8 +19,8 @@ from schemas.claims import ClaimReleased, NodeConfigured, NodeObserved, NodeSile
 from schemas.codec import decode, encode
 from schemas.inventory import Hypervisor
 from schemas.requests import Flavor, PlacementRequested
-from schemas.results import LedgerDigest, PlacementFailed, SnapshotChunk
-from schemas.topics import ANSWERED, AUDITS, CLAIMS, DIGESTS, REQUESTS, RESULTS, SNAPSHOTS
+from schemas.results import LedgerDigest, NodeResources, PlacementFailed, SnapshotChunk
+from schemas.topics import ANSWERED, AUDITS, CLAIMS, DIGESTS, NODE_RESOURCES, REQUESTS, RESULTS, SNAPSHOTS
 from streams import ledger_topics
 from streams.cli.doctor import checks
 from streams.cli.doctor.holes import holes
@@ -381,7 +381,8 @@ def test_a_node_that_is_reported_in_vain_since_one_look_of_a_later_process_is_na
     fleet: FleetLog, capsys: pytest.CaptureFixture[str]
 ) -> None:
     vain = (1, 1, 2, 1, 1)
-    for node_id, epochs in {"in-vain": vain, "withdrawn": vain, "came-late": vain, "anew": (1, 2, 1, 3), "looked-at": (1, 1, 2)}.items():
+    in_vain = dict.fromkeys(("in-vain", "withdrawn", "long-withdrawn", "back", "came-late"), vain)
+    for node_id, epochs in (in_vain | {"anew": (1, 2, 1, 3), "looked-at": (1, 1, 2)}).items():
         for counter, epoch in enumerate(epochs, start=1):
             taken_ms = fleet.now_ms - 600_000 if node_id == "came-late" else fleet.now_ms
             look = HypervisorAudited(
@@ -391,12 +392,16 @@ def test_a_node_that_is_reported_in_vain_since_one_look_of_a_later_process_is_na
     for node_id in ("in-vain", "withdrawn"):
         fleet.append(CLAIMS, NodeConfigured(node_id=node_id, record_id=f"w-{node_id}", status="withdrawn"))
     fleet.append(CLAIMS, NodeConfigured(node_id="in-vain", record_id="back", status="enabled"))
+    rows = {"in-vain": "withdrawn", "withdrawn": "enabled", "long-withdrawn": "enabled withdrawn", "back": "withdrawn enabled"}
+    for node_id, there in rows.items():
+        for offset, status in enumerate(there.split()):
+            fleet.append(NODE_RESOURCES, NodeResources(node_id=node_id, partition=0, offset=offset, status=status))
     fleet.carry()
 
     said = fleet.run(capsys, "doctor", "-o", "json")
 
     assert [item["says"] for item in said.json["items"] if item["check"] == "producers"] == [
-        "what is reported of in-vain counts for nothing: another process that began later reported it since"
+        "what is reported of back, in-vain counts for nothing: another process that began later reported it since"
     ]
     assert says(said, "producers").endswith(" / start the one that goes on anew")
 
