@@ -67,7 +67,7 @@ def confirmed(look: Look, finding: OpenFinding, difference: FindingDifference) -
     now = _measures(said)
     same = step_cause(look.partition, look.step, before.instance_id, "a later look shows the same")
     newer = _what_changed(look, before, said) if _differs(before, now) else same
-    return LeakConfirmed(**_said(before, look, _with(before.causes, newer)) | now)
+    return LeakConfirmed(**_said(before, look, with_cause(before.causes, newer)) | now)
 
 
 def remeasured(look: Look, finding: OpenFinding, difference: FindingDifference) -> LeakSuspected | LeakConfirmed | None:
@@ -76,7 +76,7 @@ def remeasured(look: Look, finding: OpenFinding, difference: FindingDifference) 
     now = _measures(said)
     if not _differs(before, now):
         return None
-    return type(before)(**_said(before, look, _with(before.causes, _what_changed(look, before, said))) | now)
+    return type(before)(**_said(before, look, with_cause(before.causes, _what_changed(look, before, said))) | now)
 
 
 def _measures(said: Description) -> dict[str, Any]:
@@ -99,10 +99,10 @@ def _differs(before: LeakSuspected | LeakConfirmed, now: dict[str, Any]) -> bool
 def resolved(look: Look, finding: OpenFinding) -> LeakResolved:
     """The end of a finding: its causes and the record after which it is gone."""
     before = finding.record
-    return LeakResolved(**_said(before, look, _with(before.causes, step_cause(look.partition, look.step, before.instance_id))))
+    return LeakResolved(**_said(before, look, with_cause(before.causes, step_cause(look.partition, look.step, before.instance_id))))
 
 
-def _with(causes: tuple[Cause, ...], newer: Cause) -> tuple[Cause, ...]:
+def with_cause(causes: tuple[Cause, ...], newer: Cause) -> tuple[Cause, ...]:
     """One more cause. Of very many the first and the last ones stay: how it began, and how it came to what it is."""
     if len(causes) > 2 * _CAUSES_MAX:
         causes = (*causes[:_CAUSES_MAX], *causes[-_CAUSES_MAX + 1 :])

@@ -44,9 +44,16 @@ def concerns(event: Any, subject: Subject) -> bool:
 
 
 def mentions(event: Any, subject: Subject) -> bool:
-    """Whether a record names the subject at all: as `concerns`, or as an instance that a request wants to be near, or apart from."""
-    hints = event.hints if subject.kind == "instance" and isinstance(event, PlacementRequested) else Hints()
-    return concerns(event, subject) or subject.name in {*hints.same_host, *hints.different_host}
+    """Whether a record names the subject at all: as `concerns`, or as an instance that a request wants to be near, or apart from.
+
+    An audit also names the instances that it could not read.
+    """
+    if concerns(event, subject) or subject.kind != "instance":
+        return concerns(event, subject)
+    if isinstance(event, say.NodeObserved | HypervisorAudited):
+        return subject.name in event.unknown_instances
+    hints = event.hints if isinstance(event, PlacementRequested) else Hints()
+    return subject.name in {*hints.same_host, *hints.different_host}
 
 
 def _named(event: Any, kind: Kind) -> set[str]:

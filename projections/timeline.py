@@ -19,6 +19,7 @@ from projections.wording import event_text, outcome_text, record_text
 from schemas import claims as say
 from schemas.codec import event_type
 from schemas.few import few
+from schemas.findings import Finding
 from schemas.requests import PlacementRequested
 from schemas.results import ClaimOutcome, InstancesPlaced, PlacementFailed
 from schemas.topics import CLAIMS, FINDINGS, REQUESTS, RESULTS, VERDICTS
@@ -76,6 +77,8 @@ class Timeline(Struct):
     """The offset of the first record that asks for a request, by partition and request: of several with one id that is the request."""
     counting: dict[str, str] = field(default_factory=dict)
     """Where the result of each request stands that counts."""
+    _found: set[tuple[str, str, int, int]] = field(default_factory=set)
+    """What was said of findings, by type, finding, partition and offset: a processor that starts from an older state says it again."""
     _asks: dict[str, str] = field(default_factory=dict)
     """The requests that entries ask for, by position."""
     results_ms: dict[int, int] = field(default_factory=dict)
@@ -102,6 +105,11 @@ class Timeline(Struct):
 
         Those and claims tell which requests an instance had; a result that refuses or cancels one names no instance.
         """
+        if isinstance(event, Finding):
+            said = (event_type(event), event.finding_id, event.partition, event.offset)
+            if said in self._found:
+                return
+            self._found.add(said)
         note = self._note(partition, offset, time_ms, event) if isinstance(event, InstancesPlaced | PlacementFailed) else ""
         mine = concerns(event, self.subject)
         if not mine and self.subject.kind == "instance":

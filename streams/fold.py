@@ -19,9 +19,10 @@ from projections.state import StateError
 from projections.table import Table
 from schemas import topics
 from schemas.codec import Unreadable, decode
+from schemas.findings import LeakResolved
 from schemas.results import ClaimOutcome
 from streams.dead_letters import dead_letter, hash_of
-from streams.leak_audit import LeakAudit, finding_messages
+from streams.leak_audit import LeakAudit, ended_below, finding_messages
 from streams.log.base import Log, LogDamaged, Message, Record, partition_count
 from streams.log.reading import READ_RECORDS, partition_records
 
@@ -73,7 +74,12 @@ class Fold:
         self.audit = LeakAudit(partition, leaks)
         self.is_unsaid = at_snapshot or not log.end(topics.FINDINGS, partition)
         self.unsaid = finding_messages(partition, self.audit.open_findings()) if self.is_unsaid else []
-        """Open findings that may not be published: a snapshot's writer need not have come so far. Readers know a copy for one."""
+        """Findings that may not be published: open ones, as a snapshot's writer need not have come so far, and the end of what was open.
+
+        Readers know a copy for one.
+        """
+        if at_snapshot:
+            self.unsaid += finding_messages(partition, _ended_below(log, self.ledger, self.audit, tell))
         self.unlettered = _faults_below(log, self.ledger, tell) if at_snapshot else []
         """Records below a snapshot that count for nothing, and may have no letter: `claimlog snapshot write` writes none."""
         self.is_at_end = False
@@ -190,6 +196,16 @@ class Fold:
     def close(self) -> None:
         """Close the table."""
         self._close()
+
+
+def _ended_below(log: Log, ledger: Ledger, audit: LeakAudit, tell: Callable[[str], None]) -> list[LeakResolved]:
+    """Findings that were said to be open and are gone by the snapshot that the state was begun from: nothing else would say so, ever."""
+    partition, open_ids = ledger.partition, {finding.finding_id for finding in audit.open_findings()}
+    try:
+        return ended_below(partition_records(log, topics.FINDINGS, partition) if topics.FINDINGS in log.topics() else (), ledger, open_ids)
+    except LogDamaged as problem:  # The fold has no need of it.
+        tell(f"{topics.FINDINGS}/{partition}: findings that ended below the snapshot may be open there for ever: {problem}")
+        return []
 
 
 def _faults_below(log: Log, ledger: Ledger, tell: Callable[[str], None]) -> list[tuple[Record, Unreadable]]:

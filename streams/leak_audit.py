@@ -7,19 +7,21 @@ state says the same findings again, byte for byte; readers know them by finding,
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 
+from projections.doubles import KIND as DOUBLE
 from projections.leaks import Leaks
 from projections.ledger import Ledger
 from projections.ledger_state import Step
 from projections.node import Node
 from projections.observed import Observed
+from projections.open_finding import with_cause
 from schemas.claims import NodeObserved, NodeSilent
-from schemas.codec import event_type
-from schemas.findings import FindingRecord, LeakConfirmed, LeakSuspected
+from schemas.codec import decode_keyed, event_type
+from schemas.findings import Cause, FindingRecord, LeakConfirmed, LeakResolved, LeakSuspected
 from schemas.topics import CLAIMS, FINDINGS
 from schemas.units import bounded_name
-from streams.log.base import Message
+from streams.log.base import Message, Record
 from streams.message import message_of
 
 SOURCE = "claimlog/leak-audit"
@@ -144,6 +146,33 @@ def _silence(node: Node, look: int, heard_ms: int) -> NodeSilent:
 
 def _message(record: NodeSilent, partition: int) -> Message:
     return message_of(CLAIMS, record, event_id=record.record_id, source=SOURCE, subject=record.node_id, partition=partition)
+
+
+def ended_below(records: Iterable[Record], ledger: Ledger, open_ids: Container[str]) -> list[LeakResolved]:
+    """The ends of findings that a state begun from a snapshot does not have, and that were open by what was said last.
+
+    `records` are those of its partition of `leak-findings`, `open_ids` what is open in the snapshot. Doubles, and what was said of records
+    that are still to be folded, are left out. The record that mended each is below the snapshot, and not known.
+    """
+    last: dict[str, FindingRecord] = {}
+    for record in records:
+        event = decode_keyed(FINDINGS, record.key, record.value)
+        if not isinstance(event, FindingRecord) or event.kind == DOUBLE or event.partition != ledger.partition:
+            continue
+        known = last.get(event.finding_id)
+        if known is None or event.offset >= known.offset:
+            last[event.finding_id] = event
+    offset, time_ms = ledger.next_offset - 1, ledger.time_ms
+    summary = "gone by here, where the state was begun from a snapshot"
+    gone = Cause(topic=CLAIMS, partition=ledger.partition, offset=offset, time_ms=time_ms, event="snapshot", summary=summary)
+    return [
+        LeakResolved(
+            **{name: getattr(event, name) for name in event.__struct_fields__}
+            | {"offset": offset, "time_ms": time_ms, "causes": with_cause(event.causes, gone)}
+        )
+        for name, event in sorted(last.items())
+        if not isinstance(event, LeakResolved) and event.offset <= offset and name not in open_ids
+    ]
 
 
 def finding_messages(partition: int, records: Iterable[FindingRecord]) -> list[Message]:

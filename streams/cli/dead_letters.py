@@ -28,7 +28,7 @@ from streams.cli.reading.there import check_there
 from streams.cli.writing import check_writable
 from streams.clock import wall_clock_ms
 from streams.dead_letters import DeadLetter, read_letter, redrive
-from streams.log.base import Log, Message, Partition, Record, TopicMismatch, may_write
+from streams.log.base import Log, Message, Partition, Record, TopicMismatch, is_stand_in, may_write
 from streams.log.partitioner import route
 from streams.log.reading import places
 from streams.topology import DERIVED_TOPICS
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 app = App(name="dead-letters", help="Messages that count for nothing: what they are, why, and their way back.")
 
 BATCH_RECORDS = 1_000
+WHOLE = Range(None, None)
 BATCH_BYTES = 4 << 20
 """A letter may have half a MiB: of what is redriven so much is held at once, and appended at once."""
 # Longest sleep in one call; acknowledgements end it at once.
@@ -80,7 +81,7 @@ def list_(
         cut = cut_of(source, (DEAD_LETTERS,), within)
         items = [
             item
-            for record in records_of(source, (DEAD_LETTERS,), Range(within.since, cut), BATCH_RECORDS)
+            for record in _letters(source, Range(within.since, cut))
             if (item := _item(record)) and topic in {None, item["topic"]} and kind in {None, item["kind"]}
         ]
         left = _left(source)
@@ -99,7 +100,7 @@ def show_(letter: LetterName, /, *, log: LogFlag = None, show: Show = SHOW) -> i
     item = _item(record)
     read = read_letter(record)
     if isinstance(read, DeadLetter):
-        item |= {"headers": {name: _text(value) for name, value in read.headers}, "value": _text(read.value)}
+        item |= {"headers": _headers(read), "value": _text(read.value)}
     if show.in_words:
         for name, value in item.items():
             print(printable(f"{name:<10} {units.moment(value) if name == 'time_ms' else value}"))
@@ -291,6 +292,14 @@ def _item(record: Record) -> dict[str, Any]:
     return said | {"reason": letter.reason, "key": _text(letter.key), "cut_short": list(letter.cut_short)}
 
 
+def _headers(letter: DeadLetter) -> dict[str, str | list[str]]:
+    """The original's headers by name; of several with one name the texts of all."""
+    found: dict[str, list[str]] = {}
+    for name, value in letter.headers:
+        found.setdefault(name, []).append(_text(value))
+    return {name: texts[0] if len(texts) == 1 else texts for name, texts in found.items()}
+
+
 def _check_known(log: Log, field: str, name: str | None, known: Iterable[str]) -> None:
     """Raises UsageProblem for a name that is neither one of ours nor that of any letter: letters may be of other topics and versions."""
     if name is None or name in known:
@@ -300,8 +309,9 @@ def _check_known(log: Log, field: str, name: str | None, known: Iterable[str]) -
         raise UsageProblem(f"--{field} {name!r}: there is no such {field}; there are: {', '.join(sorted(found.union(known)))}")
 
 
-def _letters(log: Log) -> Iterator[Record]:
-    return records_of(log, (DEAD_LETTERS,), Range(None, None), BATCH_RECORDS)
+def _letters(log: Log, within: Range = WHOLE) -> Iterator[Record]:
+    """Without the marks that transactions of somebody else's leave there."""
+    return (record for record in records_of(log, (DEAD_LETTERS,), within, BATCH_RECORDS) if not is_stand_in(record))
 
 
 def _left(log: Log) -> str:

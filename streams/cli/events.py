@@ -34,7 +34,7 @@ from streams.cli.reading.there import missing, missing_text, not_made
 from streams.cli.watching import check_grows
 from streams.clock import wall_clock_ms
 from streams.dead_letters import read_letter
-from streams.log.base import Log, LogUnreachable, Record, is_stand_in
+from streams.log.base import Log, LogUnreachable, Partition, Record, is_stand_in
 from streams.log.reading import READ_RECORDS, places
 
 TOPICS_SHOWN = (REQUESTS, AUDITS, LIFECYCLE, CLAIMS, VERDICTS, FINDINGS, RESULTS, DEAD_LETTERS)
@@ -246,11 +246,21 @@ def _watch(log: Log, topics: tuple[str, ...], since: Any, chosen: Chosen, show: 
 def coming(log: Log, topics: tuple[str, ...], since: Any) -> Iterator[list[Record]]:
     """Batches of records from `since` on (None: from the end), without an end; an empty one after each wait.
 
-    A log that goes out of reach meanwhile is said once, and waited for.
+    What is there already comes in the order of all partitions together, what comes later as it does. A log that goes out of reach meanwhile
+    is said once, and waited for.
     """
     within = Range(since, None).naming(log, topics)
     offsets = {place: log.end(*place) if since is None else within.starts(log, *place) for place in places(log, *topics)}
     is_away = False
+    if since is not None:
+        try:
+            there = records_of(log, topics, Range(within.since, cut_of(log, topics, within)), READ_RECORDS)
+            while batch := list(islice(there, READ_RECORDS)):
+                offsets |= {Partition(record.topic, record.partition): record.offset + 1 for record in batch}
+                yield batch
+        except LogUnreachable as problem:
+            say(f"claimlog: {problem}; it is waited for")
+            is_away = True
     while True:
         found: list[Record] = []
         try:

@@ -14,6 +14,7 @@ from projections.wording import outcome_text
 from streams.cli.exits import Exit
 from streams.cli.flags import LogFlag, Show
 from streams.cli.fresh import Fresh, telling_what_stands
+from streams.cli.given.units_in import not_empty
 from streams.cli.printed.output import Column, Report
 from streams.cli.printed.printable import say, teller
 from streams.cli.printed.progress import Progress
@@ -21,12 +22,12 @@ from streams.cli.problems import UsageProblem
 from streams.cli.reading.open_log import opened
 from streams.cli.reading.state import State
 from streams.cli.reading.state_at import state_at
-from streams.cli.writing import appended, appended_to, check_writable, new_stamp
+from streams.cli.writing import appended, appended_to, check_readable, check_writable, new_stamp
 from streams.healing import OpenRecord, Place, Remedy, adopted, ignored, remedy
 from streams.log.base import Log, Position
 
 FindingName = Annotated[str, Parameter(help="Its id, as `claimlog leaks -o json` or -c finding_id names it.")]
-ReasonFlag = Annotated[str, Parameter(help="Words for those who read it later.")]
+ReasonFlag = Annotated[str, Parameter(converter=not_empty, help="Words for those who read it later.")]
 COLUMNS = [
     Column(name="finding_id", title="finding"),
     Column(name="action", alarm=lambda action: "still open" in action),
@@ -129,13 +130,15 @@ def adopt(finding: FindingName, /, *, reason: ReasonFlag, log: LogFlag = None) -
         if not mends.messages:
             say(mends.says)
             return Exit.ERROR
+        word = ignored(record, new_stamp(), f"adopted: {reason}")
+        check_readable(word)  # Before the claim is written, which would stand without it.
         ledger = state_at(source, views=False, pending=False) if state.laid else state
         position, step = appended_to(ledger, source, *mends.messages)
         outcome = _outcome(step)
+        print(outcome, flush=True)
+        say(f"{_told(mends, step).says}: {position} ({reason})")
         if outcome == "granted":  # Only then and not before: the word alone would hide the finding.
-            appended(source, ignored(record, new_stamp(), f"adopted: {reason}"))
-    print(outcome)
-    say(f"{_told(mends, step).says}: {position} ({reason})")
+            appended(source, word)
     return Exit.DONE if outcome == "granted" else Exit.ERROR
 
 

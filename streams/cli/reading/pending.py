@@ -47,11 +47,13 @@ def lay_pending(
 ) -> None:
     """Carry what the reconciler has not, in memory. What it has after all is ignored by the fold (rule 4) and not counted.
 
+    An owner's word that the fold ignores and the views heed is counted: the answer rests on it.
+
     `sources` are as from `behind_of`, where nobody has committed more than is `committed`. Raises HistoryMissing where observations that
     were pending at the moment `at` are not at hand.
     """
     for number, behind in sources.items():
-        records: list[Record] = []
+        records, judged = list[Record](), dict[str, int]()
         starts = _carried_to(log, number, state.ends[number], behind)
         if at is not None:
             _check_at_hand(log, state, number, starts, behind, at)
@@ -59,25 +61,27 @@ def lay_pending(
             first, stored = log.start(topic, number), committed.get(topic, {}).get(number)
             # With nothing stored it may all have been carried, and left with the history that showed it.
             state.lost += 0 if stored is None else max(first - max(start, stored), 0)
+            judged[topic] = stored or 0
             found = list(between(log, topic, number, max(start, first), behind[topic], READ_RECORDS))
             state.holes += holes_in(found)
             records += found
         for record in sorted(records, key=lambda record: record.time_ms):
-            _lay(state, record, each)
+            _lay(state, record, each, is_judged=record.offset < judged[record.topic])
 
 
-def _lay(state: State, record: Record, each: Each | None) -> None:
+def _lay(state: State, record: Record, each: Each | None, *, is_judged: bool) -> None:
+    """Fold one observation. One that `is_judged` has its dead letter if it cannot be read."""
     if is_stand_in(record):
         return
     message = reconcile(record, state.partitions)
     if isinstance(message, Unreadable):
-        state.unreadable += 1
+        state.unreadable += not is_judged
         return
     ledger = state.ledgers[record.partition]
     offset = ledger.next_offset
     state.laid[record.partition, offset] = record.position
     step = state.step(record.partition, offset, record.time_ms, message.key, message.value)
-    if step is not None and step.event is not None and not step.ignored:
+    if step is not None and step.event is not None and (not step.ignored or state.observed[record.partition].heeds(step)):
         state.pending += 1
         if each is not None:
             each(ledger, state.observed[record.partition], step)

@@ -11,7 +11,7 @@ from schemas.audits import AuditFailed
 from schemas.codec import Unreadable, encode
 from schemas.topics import AUDITS, CLAIMS, DEAD_LETTERS
 from streams.dead_letters import dead_letter
-from streams.log.base import Message, Record
+from streams.log.base import NO_RECORD, Message, Record
 from tests.cli_log import PARTITIONS, FleetLog
 
 
@@ -174,3 +174,22 @@ def test_where_there_is_no_letter_that_is_said(tmp_path: Path, capsys: pytest.Ca
     said = FleetLog(tmp_path).run(capsys, "dead-letters", "redrive", "--all")
 
     assert (said.code, said.out, said.err) == (0, "", "there is no letter to redrive\n")
+
+
+def test_the_mark_of_somebody_elses_transaction_is_no_letter(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
+    fleet.log.append([Message(DEAD_LETTERS, b"", b"", NO_RECORD, 0)])
+
+    listed = fleet.run(capsys, "dead-letters", "list", "-o", "json")
+    redriven = fleet.run(capsys, "dead-letters", "redrive", "--all")
+
+    assert len(listed.json["items"]) == 2
+    assert (redriven.code, redriven.out.count(" -> ")) == (0, 2)
+
+
+def test_of_several_headers_with_one_name_all_are_shown(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
+    original = Record(AUDITS, 0, 7, fleet.now_ms, b"c01", b"{", (("a", b"1"), ("b", b"2"), ("a", b"3")))
+    fleet.log.append([dead_letter(original, Unreadable("unreadable", "cut"))])
+
+    said = fleet.run(capsys, "dead-letters", "show", "dead-letters/0@2", "-o", "json")
+
+    assert said.json["items"][0]["headers"] == {"a": ["1", "3"], "b": "2"}

@@ -11,12 +11,15 @@ import msgspec
 import pytest
 
 from projections.cut import Cut
+from schemas.audits import HypervisorAudited
 from schemas.codec import encode, key_of
+from schemas.inventory import Hypervisor
 from schemas.requests import Flavor, PlacementCancelled, PlacementRequested
 from schemas.results import LedgerDigest
-from schemas.topics import CLAIMS, DIGESTS, REQUESTS
+from schemas.topics import AUDITS, CLAIMS, DIGESTS, REQUESTS
 from streams.cli import events
 from streams.cli.events import coming, record_item
+from streams.cli.given.timegrammar import Instant
 from streams.cli.printed.output import Report, Style, write
 from streams.ledger_topics import open_ledger
 from streams.log.base import LogUnreachable, Message, Record
@@ -212,3 +215,59 @@ def test_an_end_that_has_not_come_has_no_answer_and_an_empty_bound_is_no_time(tm
     assert [(said.code, said.out, "which has not come yet" in said.err) for said in ahead] == [(6, "", True)] * 5
     assert fleet.log.start(CLAIMS, 0) == fleet.log.start(CLAIMS, 1) == 0
     assert [(said.code, said.out) for said in empty] == [(2, "")] * 6
+
+
+def test_a_watch_since_a_time_says_what_is_there_in_the_order_of_all_partitions_then_what_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(events, "WAIT_SECONDS", 0.0)
+    monkeypatch.setattr(events, "READ_RECORDS", 5)
+    now_ms = 1_000_000
+    log = MemoryLog(clock=lambda: now_ms)
+    open_ledger(log, ledger_partitions=PARTITIONS, request_partitions=PARTITIONS)
+    asked = [requested(number) for number in range(60)]
+    for number, request in enumerate(asked):
+        now_ms += 1
+        # Many of one partition, then as many of the other.
+        log.append([Message(REQUESTS, key_of(request) or b"", encode(request), (), number // 30)])
+    watch = coming(log, (REQUESTS,), Instant(0))
+
+    there = [record for _ in range(12) for record in next(watch)]
+    log.append([Message(REQUESTS, b"later", encode(requested(60)), (), 0)])
+    later = [record.key for _ in range(2) for record in next(watch)]
+
+    assert [record.time_ms for record in there] == list(range(1_000_001, 1_000_061))
+    assert later == [b"later"]
+
+
+@pytest.mark.parametrize("reads_before", range(1, 8))
+def test_a_watch_that_loses_its_log_while_it_reads_what_is_there_goes_on_where_it_was(
+    reads_before: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(events, "WAIT_SECONDS", 0.0)
+    monkeypatch.setattr(events, "READ_RECORDS", 4)
+    log = _SometimesAway(clock=lambda: 1)
+    open_ledger(log, ledger_partitions=PARTITIONS, request_partitions=PARTITIONS)
+    asked = [requested(number) for number in range(20)]
+    log.append([Message(REQUESTS, key_of(request) or b"", encode(request)) for request in asked])
+    watch = coming(log, (REQUESTS,), Instant(0))
+
+    log.reads_left = reads_before
+    told = [record.key.decode() for _ in range(12) for record in next(watch)]
+
+    assert sorted(told) == sorted(request.request_id for request in asked)
+    assert capsys.readouterr().err.count("no broker answers; it is waited for") == 1
+
+
+def test_an_instance_that_an_audit_could_not_read_is_named_by_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    fleet = FleetLog(tmp_path)
+    look = HypervisorAudited(
+        node_id="n1", producer="p", epoch=1, counter=1, taken_at_ms=fleet.now_ms, mono_ms=1, digest="d", complete=False,
+        hypervisor=Hypervisor(vcpus=8), instances=(), unknown_instances=("lost-1",),
+    )  # fmt: skip
+    fleet.append(AUDITS, look)
+    fleet.carry()
+
+    about = fleet.run(capsys, "events", "--for", "instance/lost-1", "-o", "value", "-c", "type")
+    other = fleet.run(capsys, "events", "--for", "instance/lost-2")
+
+    assert (about.code, about.out.split()) == (0, ["hypervisor-audited", "node-observed"])
+    assert other.code == 2

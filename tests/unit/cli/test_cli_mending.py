@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ from streams.cli.leaks.mending import heal
 from streams.cli.reading.state import State
 from streams.cli.reading.state_at import state_at
 from streams.healing import Place, remedy
-from streams.log.base import BareRecord, Log, LogFull, Record
+from streams.log.base import BareRecord, Log, LogFull, Message, Record
 from streams.log.sqlite import SqliteLog
 from streams.operator import Stamp
 from streams.reconciler import CARRIERS, SOURCES
@@ -672,3 +672,33 @@ def test_what_another_mend_has_ended_is_resolved_and_nothing_is_left(fleet: Flee
     actions = {item["finding_id"]: item["action"] for item in healed.json["items"]}
     assert (healed.code, actions) == (0, {"double-claim/i1": "resolved", "stranded-claim/n1/r1/0/s-1.1": "released"})
     assert fleet.run(capsys, "leaks").code == 0
+
+
+def test_an_adoption_whose_word_nobody_could_read_claims_nothing(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
+    finding = strange(fleet)
+    before = len(claims(fleet))
+
+    long = fleet.run(capsys, "leaks", "adopt", finding, "--reason", "x" * 4_090)
+    none = fleet.run(capsys, "leaks", "adopt", finding, "--reason", "")
+
+    assert (long.code, none.code, len(claims(fleet))) == (2, 2, before)
+    assert "Expected `str` of length <= 4096" in long.err
+
+
+def test_an_adoption_is_told_before_its_word_is_written(
+    fleet: FleetLog, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    finding, append = strange(fleet), SqliteLog.append
+
+    def full(log: SqliteLog, messages: Sequence[Message]) -> list[int]:
+        if any(isinstance(decode(message.topic, message.value), FindingIgnored) for message in messages):
+            raise LogFull("no room")
+        return append(log, messages)
+
+    monkeypatch.setattr(SqliteLog, "append", full)
+
+    said = fleet.run(capsys, "leaks", "adopt", finding, "--reason", "started by hand")
+
+    assert said.code not in {0, 2}
+    assert said.out == "granted\n"
+    assert "claim 2 GiB for stranger on n1: claims/" in said.err

@@ -8,7 +8,10 @@ from typing import Any
 
 import pytest
 
+from schemas.audits import InstanceReport
 from schemas.lifecycle import InstanceArrived, InstanceDeparted
+from schemas.resources import ObservedResources
+from schemas.topics import AUDITS, LIFECYCLE
 from streams.cli.main import run
 from streams.cli.reading.state_at import state_at
 from streams.log.base import NO_RECORD, Message, TopicSpec
@@ -361,3 +364,50 @@ def test_a_part_that_the_first_node_lacks_may_be_asked_for(tmp_path: Path, capsy
     assert (unknown.code, unknown.out) == (0, "a01\t\nc01\t8192\n")
     assert (mistyped.code, "there is no column 'memory_mib.totl'" in mistyped.err) == (2, True)
     assert (mixed.code, mixed.out.splitlines()[:2]) == (0, ["\ta01", "\tc01"])
+
+
+def test_an_owners_word_that_the_ledger_ignores_and_the_views_heed_is_in_the_answer_and_in_its_cut(
+    fleet: FleetLog, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nova counts a guest from before an audit that omits it, and the word is not carried yet."""
+    fleet.audit("n9", {"x": 512})
+    fleet.lived("n9", "x", 512)
+    before = fleet.run(capsys, "nodes", "-o", "json").json["cut"]
+    event_ms = fleet.now_ms
+    fleet.audit("n9", {"x": 512})
+    report = InstanceReport(instance_id="b", resources=ObservedResources(memory_mib=2048))
+    word = InstanceArrived(node_id="n9", producer="lives", epoch=1, counter=99, event_time_ms=event_ms, instance=report)
+    fleet.append(LIFECYCLE, word)
+
+    def tracked(*flags: str) -> tuple[int, str]:
+        said = fleet.run(capsys, "nodes", "-o", "json", *flags)
+        rows = {item["node_id"]: item for item in said.json["items"]}
+        return rows["n9"]["memory_mib"]["tracked"], said.json["cut"]
+
+    now, cut = tracked()
+    remark = fleet.run(capsys, "nodes").err
+    pending = fleet.run(capsys, "diff", "--at", before, "-o", "json")
+    leaks = [fleet.run(capsys, "leaks", "-c", "finding_id", "-o", "value", *flags) for flags in ([], ["--at", cut])]
+    fleet.carry()
+    carried = fleet.run(capsys, "diff", "--at", before, "-o", "json")
+
+    assert (now, tracked("--at", cut), tracked()[0]) == (2560, (2560, cut), 2560)
+    assert "1 observation not yet in the ledger is included" in remark
+    assert pending.code == carried.code == 3
+    assert pending.json["items"] == carried.json["items"]
+    assert [said.code for said in leaks] == [3, 3]
+    assert leaks[0].out == leaks[1].out
+    assert "stale-instance/n9/b" in leaks[0].out
+
+
+def test_an_observation_that_cannot_be_read_is_told_of_until_it_has_its_letter(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
+    fleet.log.append([Message(AUDITS, b"n9", b"{") for _ in range(3)])
+    before = fleet.run(capsys, "nodes").err
+    fleet.carry()
+    fleet.audit("n9", carry=False)
+
+    after = fleet.run(capsys, "nodes").err
+
+    assert "3 observations cannot be read" in before
+    assert "1 observation not yet in the ledger is included" in after
+    assert "cannot be read" not in after

@@ -282,3 +282,13 @@ def test_a_deletion_says_which_claim_it_came_too_soon_for(about: str) -> None:
 
     assert soon == "instance deleted (closes nothing of c: not more than 5 s after it was granted, renewed or shown)"
     assert late == "instance deleted: c deleted"
+
+
+def test_a_finding_that_is_said_again_by_who_started_from_an_older_state_stands_there_once(moved: History) -> None:
+    found = timeline(moved, "i")
+    place = {"node_id": "n1", "partition": 0, "time_ms": 0, "since_ms": 0, "suspected_ms": 0, "type": "leak-suspected"}
+    finding = {"finding_id": "f", "kind": "orphan-claim", "instance_id": "i", **place}
+    for at, offset in enumerate((10, 12, 10, 12, 14)):
+        found.tell(FINDINGS, 0, at, START_MS + 141_000 + at, convert({**finding, "offset": offset}, LeakSuspected))
+
+    assert [entry.offset for entry in found.ordered() if entry.topic == FINDINGS] == [0, 1, 4]

@@ -18,7 +18,7 @@ from projections.table import TableError
 from schemas import topics
 from schemas.audits import InstanceReport
 from schemas.codec import encode
-from schemas.findings import LeakConfirmed
+from schemas.findings import FindingRecord, LeakConfirmed, LeakResolved
 from streams.dead_letters import DeadLetter, read_letter
 from streams.folder import SNAPSHOTS_KEPT, Folder
 from streams.log.base import LogFull, LogUnreachable, Message
@@ -235,3 +235,31 @@ def test_a_table_of_another_log_is_replaced_by_what_a_snapshot_has_with_the_firs
             kept = LedgerTable(table).load()
         assert kept is not None
         assert ({kept.digest}, kept.next_offset) == (set(digests), 4)
+
+
+def test_the_end_of_a_finding_is_said_by_who_begins_at_a_snapshot_that_does_not_have_it_any_more(world: World) -> None:
+    ghosts = tuple(InstanceReport(instance_id=name) for name in ("stays", "went"))
+    for counter in (1, 2):
+        world.now_ms += 60_000
+        world.append(world.audit(counter, ghosts))
+    first = world.folder()
+    first.turn(ALL)
+    first.close()
+    before = len(world.read(topics.FINDINGS))
+    world.now_ms += 60_000
+    world.append(world.audit(3, ghosts[:1]))
+    snapshot_of_all(world)
+
+    for number in range(2):
+        world.path = world.path.with_name(f"another worker's {number}")
+        again = world.folder()
+        again.turn(ALL)
+        again.close()
+
+    said = [finding for finding in world.read(topics.FINDINGS) if isinstance(finding, FindingRecord)]
+    ends = [finding for finding in said if isinstance(finding, LeakResolved)]
+    assert [(each.finding_id, each.offset, each.time_ms, each.causes[-1].event) for each in ends] == [
+        ("ghost-instance/n1/went", 3, world.now_ms, "snapshot")
+    ]
+    assert {finding.finding_id for finding in said[before:]} == {"ghost-instance/n1/went", "ghost-instance/n1/stays"}
+    assert all(finding.partition == 0 for finding in said)
