@@ -99,8 +99,10 @@ class Auditor:
         return [guest for guest in self.guests() if guest.is_active and guest.instance_id in unanswered]
 
     def keep_disks(self, sizes: dict[str, DiskSize]) -> None:
-        """Take in what a round found."""
+        """Take in what a round found; guests whose disks it did not find where their XML has them are read anew by the next look."""
         self.disks.keep(sizes, [known.domain for known in self._known.values()])
+        moved, self.rounds.moved = self.rounds.moved, set()
+        self._changed |= moved & self._known.keys()
 
     def look(
         self,

@@ -119,7 +119,8 @@ class DiskLook:
 
     What it found so far may be read while it runs: `at` is the guest it is asking and when it began to (`clock_ms`), so that its caller
     sees which guest does not answer, and may have it ask no more (`given_up`) when that call returns. `occupied` has, by guest that was
-    not asked because of it, for how long it has been at one command.
+    not asked because of it, for how long it has been at one command. `moved` are guests whose QEMU knows nothing of a path that a disk of
+    theirs has: it has another by now, of a snapshot say, which no event tells of.
     """
 
     def __init__(self, guests: Sequence[Guest], clock_ms: Callable[[], int]) -> None:
@@ -127,6 +128,7 @@ class DiskLook:
         self.given_up = False
         self.answered: list[str] = []
         self.occupied: dict[str, int] = {}
+        self.moved: list[str] = []
         self.sizes: dict[str, DiskSize] = {}
         self._guests = guests
         self._clock_ms = clock_ms
@@ -162,8 +164,11 @@ class DiskLook:
                 self.occupied[guest.instance_id] = busy_ms
                 return
             hear_of(domain)
-            for key, size in of_guest(handle, domain).items():
+            told = of_guest(handle, domain)
+            for key, size in told.items():
                 self.sizes.setdefault(key, size)
+            if told and any(disk.path not in told for disk in guest.domain.disks if disk.path and not disk.volume):
+                self.moved.append(guest.instance_id)
         self.answered.append(guest.instance_id)
 
 

@@ -43,7 +43,7 @@ SEEN_MAX = 10_000
 
 ALSO_CHANGES = tuple(
     number
-    for name in ("DEVICE_ADDED", "DEVICE_REMOVED", "METADATA_CHANGE", "TUNABLE", "MEMORY_DEVICE_SIZE_CHANGE")
+    for name in ("DEVICE_ADDED", "DEVICE_REMOVED", "METADATA_CHANGE", "TUNABLE", "MEMORY_DEVICE_SIZE_CHANGE", "BLOCK_JOB_2")
     if (number := getattr(libvirt, f"VIR_DOMAIN_EVENT_ID_{name}", None)) is not None
 )
 """Other events after which a domain's XML differs. What this libvirt has not, a full pass of the audits finds."""

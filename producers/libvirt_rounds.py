@@ -45,6 +45,8 @@ class Rounds:
 
     def __init__(self, options: Options, wall_ms: Callable[[], int], mono_ms: Callable[[], int]) -> None:
         self.stuck: dict[str, Stuck] = {}
+        self.moved: set[str] = set()
+        """Guests whose disks are elsewhere than their XML said, as the rounds found since somebody took it from here."""
         self.pools = PoolRefresh(options.pools)
         self._options = options
         self._wall_ms, self._mono_ms = wall_ms, mono_ms
@@ -175,6 +177,7 @@ class Rounds:
     def _take(self, look: DiskLook) -> None:
         now_ms = self._wall_ms()
         self._sizes |= look.sizes
+        self.moved.update(list(look.moved))
         for instance_id in list(look.answered):
             self._answered_ms[instance_id] = now_ms
             self.stuck.pop(instance_id, None)

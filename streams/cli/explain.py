@@ -14,6 +14,7 @@ from projections.cut import Cut, Place
 from projections.ledger import Ledger
 from projections.ledger_state import Step
 from projections.observed import Observed
+from projections.subjects import Subject
 from projections.wording import outcome_text
 from schemas.requests import PlacementRequested
 from schemas.resources import RESOURCES, Shortfall
@@ -49,6 +50,7 @@ from streams.cli.reading.answers import (
     request_of_instance,
 )
 from streams.cli.reading.fates import fates_of
+from streams.cli.reading.never_named import check_named
 from streams.cli.reading.open_log import opened
 from streams.cli.reading.records import Range, check_claims_at_hand, cut_of
 from streams.cli.reading.relief import relief_lines, reliefs
@@ -198,6 +200,15 @@ def _now(log: Log, request: PlacementRequested, at: Moment | None) -> Now:
     return Now(request, state, fates)
 
 
+def _told_of(log: Log, name: str) -> str:
+    """What to add of an instance that no request wanted: where it is told of, if it is."""
+    try:
+        check_named(log, Subject("instance", name))
+    except (UsageProblem, AnswerIncomplete):
+        return ""
+    return f"; try `claimlog timeline {quote(name)}`"
+
+
 def _found(log: Log, subject: str) -> tuple[RequestHistory, PlacementRequested, RecordedResult, str]:
     """The request of a subject, its counting result, and the instance if it was named. Raises UsageProblem, AnswerIncomplete."""
     found, instance_id = request_history(log, subject), ""
@@ -208,7 +219,7 @@ def _found(log: Log, subject: str) -> tuple[RequestHistory, PlacementRequested, 
             said = f"{subject!r} is no request and no instance of one on this log"
             if gone:
                 raise AnswerIncomplete(said + gone)
-            raise UsageProblem(said + (astray(log, subject) or f"; try `claimlog timeline {quote(subject)}`"))
+            raise UsageProblem(said + (astray(log, subject) or _told_of(log, subject)))
         found, instance_id = request_history(log, request_id), subject
     counting = found.counting
     if counting is None:

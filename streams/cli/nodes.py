@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from projections.node import Node
 from schemas.results import NodeResources
 from streams.cli.flags import LIVE, Live, LogFlag, MomentFlag
 from streams.cli.given.node_names import NodeNames, matching
@@ -33,14 +34,18 @@ def nodes(*names: NodeNames, log: LogFlag = None, at: MomentFlag = "now", show: 
     with opened(log) as source:
         state = state_at(source, moment_of(at))
     chosen = matching(state.node_ids(), names)
-    items = [node_item(row, state.as_of_ms) for row in state.rows(chosen).values()]
-    show.write(Report(columns=columns(), items=items, cut=state.cut, like=node_item(_LIKE, 0)))
+    items = [node_item(row, state.as_of_ms, state.node(node_id)) for node_id, row in state.rows(chosen).items()]
+    show.write(Report(columns=columns(), items=items, cut=state.cut, like=node_item(_LIKE, 0, None)))
     return 0
 
 
-def node_item(row: NodeResources, as_of_ms: int) -> dict[str, Any]:
-    """The row as an item: the fields of `node-resources`, all of them, its zone every zone it is in, and the age of the last audit."""
+def node_item(row: NodeResources, as_of_ms: int, node: Node | None) -> dict[str, Any]:
+    """The row as an item: the fields of `node-resources`, all of them, its zone every zone it is in, and the age of the last audit.
+
+    `audits_fail` says whether the newest audit failed.
+    """
     item = item_of(row)
+    item["audits_fail"] = node is not None and node.audits_fail
     item["zone"] = ",".join(sorted(zones_named(row)))
     item["audit_age_ms"] = None if row.audit_taken_at_ms is None else as_of_ms - row.audit_taken_at_ms
     return item
@@ -85,7 +90,6 @@ def _doubt(item: Item) -> str:
     """Why the last audit is not what is known of a node now; empty if it is."""
     if item["silent_since_ms"] is not None:
         return "silent"
-    taken_ms, unknown_ms = item["audit_taken_at_ms"], item["unknown_since_ms"]
-    if unknown_ms is not None and (taken_ms is None or taken_ms < unknown_ms):
+    if item["audits_fail"]:
         return "unknown"
-    return "" if item["audit_complete"] or taken_ms is None else "incomplete"
+    return "" if item["audit_complete"] or item["audit_taken_at_ms"] is None else "incomplete"

@@ -12,7 +12,7 @@ from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from types import FrameType, TracebackType
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple
 
 from cyclopts import Parameter
 
@@ -36,7 +36,8 @@ if TYPE_CHECKING:
     from streams.runner import Engine, Host
     from streams.scheduling.policy import Policy
 
-ENGINE_DEFAULT = "auto"
+EngineName = Literal["auto", "reference", "profiles", "first-fit"]
+ENGINE_DEFAULT: Final = "auto"
 ENGINE_HELP = (
     "How a scheduler selects: reference looks at every node, profiles choose alike and are quicker from 32 nodes on, auto takes either; "
     "first-fit measures the log alone."
@@ -91,7 +92,7 @@ def run(
     only: Annotated[Only | None, Parameter(help="Host only the stream processor, or only a scheduler; default: both.")] = None,
     state: Annotated[Path | None, Parameter(converter=folder, help=STATE_HELP)] = None,
     policy: Annotated[Path | None, Parameter(help=POLICY_HELP)] = None,
-    engine: Annotated[str, Parameter(help=ENGINE_HELP)] = ENGINE_DEFAULT,
+    engine: Annotated[EngineName, Parameter(help=ENGINE_HELP)] = ENGINE_DEFAULT,
     name: Annotated[str | None, Parameter(help=NAME_HELP, validator=_fits)] = None,
     audit_interval: Annotated[float, of_seconds(AUDIT_HELP)] = AUDIT_SECONDS,
     lease_timeout: Annotated[float, of_seconds(LEASE_HELP)] = LEASE_SECONDS,
@@ -303,12 +304,10 @@ def _processor(log: Log, state: Path, process: str, metrics: Metrics, clock: Clo
 
 
 def _policy(policy: Path | None, engine: str) -> Policy:
-    """What a scheduler chooses by. Raises UsageProblem, also for an engine that nobody knows."""
+    """What a scheduler chooses by. Raises UsageProblem."""
     from streams.scheduling.policy import DEFAULT
-    from streams.scheduling.select import ENGINES, unprofiled
+    from streams.scheduling.select import unprofiled
 
-    if engine not in ENGINES:
-        raise UsageProblem(f"--engine {engine!r} is not known; known: {', '.join(ENGINES)}")
     chosen = DEFAULT if policy is None else policy_named(str(policy), "--policy")
     if why := unprofiled(engine, chosen):
         say(f"--policy {policy}: every decision looks at every node, since {why} (docs/policies.md)")

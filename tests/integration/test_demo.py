@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import signal
 import subprocess
 import sys
 import time
@@ -17,6 +18,7 @@ from streams.cli.demo.stage import FACTOR, Stage
 from streams.log import sqlite_wal
 from streams.log.base import Message
 from streams.log.sqlite import SqliteLog
+from tests.faults.harness import until
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = Path(sys.executable).with_name("claimlog")
@@ -159,3 +161,20 @@ def test_on_a_slow_disk_a_scheduler_is_caught_before_the_claims_it_made_are_on_i
     assert stage.ledgers[0].next_offset == stage.log.end(CLAIMS, 0)
     assert synced == []
     stage.close()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_demo_whose_terminal_is_closed_leaves_no_process_behind(tmp_path: Path, number: signal.Signals) -> None:
+    demo = subprocess.Popen([SCRIPT, "demo", "--seed", "7"], cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    until(lambda: len(of(demo.pid)) >= 2, 60.0, "the demo has started processes")
+    started = of(demo.pid)
+
+    demo.send_signal(number)
+
+    assert demo.wait(60) == 128 + number
+    until(lambda: not [pid for pid in started if Path(f"/proc/{pid}").exists()], 30.0, "they have ended")
+
+
+def of(parent: int) -> list[int]:
+    """The processes that one has started."""
+    return [int(pid) for pid in Path(f"/proc/{parent}/task/{parent}/children").read_text().split()]

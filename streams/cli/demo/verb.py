@@ -17,6 +17,7 @@ from cyclopts import Parameter
 
 from streams.cli.exits import Exit
 from streams.cli.given.units_in import whole
+from streams.cli.interrupts import ends_tidily
 from streams.cli.problems import UsageProblem
 
 Scenario = Literal["story", "tempest-leak"]
@@ -55,15 +56,16 @@ def demo(
     from streams.cli.demo.story import Story
     from streams.cli.printed.printable import say
 
-    stage = Stage(path, seed, nodes)
-    try:
-        story = Story(stage, random.Random(seed))
-        story.play()
-    except DemoProblem as problem:
-        say(f"demo: {problem}")
-        return Exit.ERROR
-    finally:
-        stage.close()
+    with ends_tidily():
+        stage = Stage(path, seed, nodes)
+        try:
+            story = Story(stage, random.Random(seed))
+            story.play()
+        except DemoProblem as problem:
+            say(f"demo: {problem}")
+            return Exit.ERROR
+        finally:
+            stage.close()
     return story.end(began)
 
 

@@ -63,7 +63,8 @@ def producers(log: Log) -> Iterator[Check]:
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             continue  # a dead letter
         node = found[record.key, stamp.producer]
-        node.falls += stamp.epoch < node.last
+        # Whoever began last may be alone by now; what those before it did is over.
+        node.falls = 0 if stamp.epoch > node.highest else node.falls + (stamp.epoch < node.last)
         node.highest, node.last = max(node.highest, stamp.epoch), stamp.epoch
         node.is_late = abs(record.time_ms - stamp.taken_at_ms) > JUST_TAKEN_MS
     doubled = _names(key for (key, _), node in found.items() if node.falls >= FALLS_MIN)

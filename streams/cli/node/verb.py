@@ -60,7 +60,7 @@ def show(name: NodeName, /, *, log: LogFlag = None, at: MomentFlag = "now", outp
         say(str(state.cut))
         return 0
     claims = [claim_item(claim, state) for claim in sorted(node.held(), key=lambda claim: claim.claim_id)]
-    item = node_item(row, state.as_of_ms) | {
+    item = node_item(row, state.as_of_ms, node) | {
         "claims_held": claims,
         "instances_shown": [to_builtins(node.shown[instance_id].report) for instance_id in sorted(node.shown)],
         "findings": [to_builtins(finding) for finding in findings],

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 from msgspec import UNSET, UnsetType
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from streams.log.base import Record
     from streams.scheduling.policy import Policy
 
-ENGINES = ("auto", "reference", "profiles")
+EngineName = Literal["auto", "reference", "profiles"]
 UNREADABLE_SHOWN_MAX = 10
 """So many messages that cannot be read are named by their place."""
 GUESTS_FILTER = "ImagePropertiesFilter"
@@ -67,7 +67,8 @@ def shadow(
     hypervisors: HypervisorsFlag = None,
     policy: Annotated[str, Parameter(help="A policy by name (nova, spread, pack …) or its TOML file.")] = "nova",
     engine: Annotated[
-        str, Parameter(help="reference looks at every node, profiles are faster in large fleets, auto takes either; they choose alike.")
+        EngineName,
+        Parameter(help="reference looks at every node, profiles are faster in large fleets, auto takes either; they choose alike."),
     ] = "auto",
     all_: Annotated[bool, Parameter(name="--all", negative=(), help="Those that agree as well.")] = False,
     at: MomentFlag = "now",
@@ -84,8 +85,6 @@ def shadow(
     from streams.cli.shadow.shadowing import Shadow, history, outcomes
     from streams.scheduling.select import engine as engine_of
 
-    if engine not in ENGINES:
-        raise UsageProblem(f"--engine {engine!r} is not known; known: {', '.join(ENGINES)}")
     if hypervisors is not None and (log is not None or at != "now"):
         flag = "--at" if log is None else "--log"
         raise UsageProblem(f"{flag} goes with nodes of a log: leave it out, or leave out --hypervisors, which are the nodes then")

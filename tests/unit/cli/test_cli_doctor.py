@@ -364,7 +364,9 @@ def test_a_node_that_two_processes_report_at_once_is_named_and_one_that_began_an
 ) -> None:
     audit = HypervisorAudited(node_id="twice", producer="p", epoch=1, counter=1, taken_at_ms=fleet.now_ms, mono_ms=1, digest="d")
     twice = (1, 2, 1, 2, 1)
-    for node_id, epochs in {"twice": twice, "withdrawn": twice, "anew": (1, 1, 2, 3), "carried-again": (1, 2, 1, 2)}.items():
+    for node_id, epochs in {
+        "twice": twice, "withdrawn": twice, "anew": (1, 1, 2, 3), "carried-again": (1, 2, 1, 2), "mended": (*twice, 3, 3),
+    }.items():  # fmt: skip
         for counter, epoch in enumerate(epochs, start=1):
             look = structs.replace(audit, node_id=node_id, epoch=epoch, counter=counter)
             fleet.append(AUDITS, structs.replace(look, hypervisor=Hypervisor(vcpus=8), instances=()))

@@ -590,10 +590,15 @@ def test_a_request_that_schedulers_were_set_past_is_told_as_such_until_it_is_ask
 
 
 def test_what_is_no_request_and_no_instance_is_refused(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
-    said = fleet.run(capsys, "explain", "nobody")
+    fleet.audit("c01", {"stranger": 512})
 
-    assert said.code == 2
-    assert "'nobody' is no request and no instance of one" in said.err
+    said = fleet.run(capsys, "explain", "nobody")
+    ghost = fleet.run(capsys, "explain", "stranger")
+
+    assert (said.code, ghost.code) == (2, 2)
+    assert said.err == "claimlog: 'nobody' is no request and no instance of one on this log\n"
+    assert ghost.err == "claimlog: 'stranger' is no request and no instance of one on this log; try `claimlog timeline stranger`\n"
+    assert fleet.run(capsys, "timeline", "stranger").code == 0
 
 
 def test_a_request_that_has_left_the_log_is_not_called_one_that_never_was(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from schemas.audits import AuditFailed, HypervisorAudited, InstanceReport
 from schemas.claims import ClaimItem, ClaimRequested, NodeConfigured, NodeSilent
@@ -273,3 +274,28 @@ def test_a_device_is_had_by_whoever_holds_it_and_by_whom_its_host_shows_with_it(
     found = {each["address"]: (each["instances"], each["free"]) for each in device_items(history.node())}
 
     assert found == {"gpu0": (["held"], False), "gpu1": (["shown"], False), "gpu2": ([], True)}
+
+
+def test_a_host_that_fails_after_its_audit_is_unknown_in_the_table_whatever_it_told_in_between(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Producers say since when nothing is known by the last audit that told something: the very time of that audit."""
+    fleet = FleetLog(tmp_path)
+    fleet.audit("c01")
+    taken_ms = fleet.run(capsys, "nodes", "-o", "json").json["items"][0]["audit_taken_at_ms"]
+    at: dict[str, Any] = {"node_id": "c01", "producer": "audits", "epoch": 1, "mono_ms": 0}
+    failed = AuditFailed(counter=100, reason="refused", unknown_since_ms=taken_ms, taken_at_ms=taken_ms + 1_000, **at)
+    partly: dict[str, Any] = {"hypervisor": Hypervisor(), "instances": (), "digest": "d", "complete": False, "counter": 101}
+
+    said = []
+    for record in (
+        failed,
+        HypervisorAudited(taken_at_ms=taken_ms + 2_000, **partly, **at),
+        structs.replace(failed, counter=102, taken_at_ms=taken_ms + 3_000),
+    ):
+        fleet.append(AUDITS, record)
+        fleet.carry()
+        said.append(fleet.run(capsys, "nodes", "-c", "audit_age_ms", "-o", "table").out.splitlines()[-1].split()[-1])
+
+    assert said == ["unknown", "incomplete", "unknown"]
+    assert fleet.run(capsys, "nodes", "-o", "json").json["items"][0]["audits_fail"] is True

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import get_args
 from urllib.error import HTTPError
 from urllib.request import urlopen
 
@@ -17,8 +18,11 @@ import pytest
 
 from schemas import topics
 from streams.cli.main import run
+from streams.cli.run import EngineName
+from streams.cli.shadow import verb as shadow_verb
 from streams.clock import wall_clock_ms
 from streams.log.sqlite import SqliteLog
+from streams.scheduling.select import ENGINES
 from tests.cli_log import FleetLog
 
 
@@ -49,7 +53,7 @@ def test_until_idle_makes_a_ledger_works_through_it_and_ends(tmp_path: Path) -> 
         (["--metrics", "0", "--metrics-address", ""], "--metrics-address '': expected an address"),
         (["--name", "n" * 101], "expected at most 100 characters, got 101: claims' ids have it"),
         (["--metrics", "80.5"], "'80.5' is no whole number"),
-        (["--engine", "best"], "known: auto, reference, profiles, first-fit"),
+        (["--engine", "best"], 'Choose from: "auto", "reference", "profiles", "first-fit"'),
         (["--policy", "no-such.toml"], "--policy:"),
         (["--clock", "x2"], "--clock:"),
         (["--only", "processor", "--policy", "pack"], "--policy: this process hosts the stream processor and places nothing"),
@@ -292,3 +296,8 @@ def test_nothing_is_placed_on_nodes_that_nobody_reports_any_more_since_it_was_la
     explained = [fleet.run(capsys, "explain", request) for request in requests]
     assert [said.code for said in explained] == [4] * 6
     assert all("ComputeFilter  5 -> 0  c01: silent since " in said.out for said in explained)
+
+
+def test_the_engines_that_flags_offer_are_those_that_there_are() -> None:
+    assert get_args(EngineName) == tuple(ENGINES)
+    assert {*get_args(shadow_verb.EngineName)} < {*ENGINES}

@@ -706,7 +706,7 @@ def test_a_log_without_totals_is_no_fleet_to_decide_on(tmp_path: Path, capsys: p
 
 
 @pytest.mark.parametrize(
-    ("flag", "reason"), [("--engine", "known: auto, reference, profiles"), ("--policy", "expected a TOML file, or one of")]
+    ("flag", "reason"), [("--engine", 'Choose from: "auto", "reference", "profiles".'), ("--policy", "expected a TOML file, or one of")]
 )
 def test_an_unknown_engine_or_policy_exits_2(flag: str, reason: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code = run(["shadow", "--from", lines(tmp_path / "n.jsonl", []), "--hypervisors", detail(tmp_path / "h.json"), flag, "nonsense"])
