@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from random import Random
+from typing import Any
 
 import pytest
 
@@ -12,9 +14,9 @@ from projections.ledger import Ledger
 from projections.observed import Observed
 from schemas.codec import encode, key_of
 from schemas.findings import FindingRecord
-from tests.ledger_history import Written
+from tests.ledger_history import History, Size, Written, digest_of
 from tests.properties.leaking_fleet import Fleet
-from tests.unit.projections.test_snapshots import eventful
+from tests.unit.projections.test_snapshots import CHANGES, eventful
 
 
 class Thorough(Leaks):
@@ -70,3 +72,55 @@ def test_fleets_that_lose_events_have_the_same_findings_however_short_the_looks(
         assert short == findings(records, every_look_in_full=True, settled=True)
         told += sum(map(len, short))
     assert told > 20, "hardly anything was ever wrong: the histories are too tame to show anything"
+
+
+def operated(seed: int, length: int) -> list[Written]:
+    """Two hosts that are audited each minute, mostly unchanged; a cloud that counts guests there; operators who take hosts out and back.
+
+    Producers begin anew, words are lost, and claims keep places on hosts that are out.
+    """
+    random, history = Random(seed), History()
+    listed: dict[str, dict[str, Size]] = {"n1": {}, "n2": {}}
+    epochs = dict.fromkeys(listed, 1)
+    for number in range(length):
+        node, instance, at_s = random.choice(("n1", "n2")), f"i{random.randrange(4)}", history.now_s + random.choice((0, 1, 20))
+        own: dict[str, Any] = {"node": node, "producer": f"audits of {node}", "epoch": epochs[node]}
+        held = history.held()
+        match random.randrange(14):
+            case 0:
+                history.claim(f"c{number}", instance, 1, at_s=at_s, nodes=(node,), keep=random.random() < 0.3, resize=random.random() < 0.3)
+            case 1:
+                listed[node][instance] = random.choice((1, 2))
+            case 2:
+                listed[node].pop(instance, None)
+            case 3:
+                history.event(random.choice(CHANGES), instance, at_s=at_s, size=1, **own)
+            case 4:
+                history.event(random.choice(CHANGES), instance, at_s=at_s, size=random.choice((1, 2)), node=node, producer="nova")
+            case 5:
+                history.configure(node, at_s=at_s, status=random.choice(("enabled", "enabled", "disabled", "withdrawn")))
+            case 6:
+                epochs[node] += random.random() < 0.3
+            case 7 if held:
+                history.release(random.choice(held), at_s=at_s, node=node, reason="operator")
+            case _:
+                for each, guests in listed.items():
+                    at_s += 30
+                    producer: dict[str, Any] = {"node": each, "producer": f"audits of {each}", "epoch": epochs[each]}
+                    step = history.audit(at_s=at_s, unchanged=digest_of(guests), **producer)
+                    last = history.ledger.nodes[each].audit
+                    if last is None or last.offset != step.offset:
+                        history.audit(guests, at_s=at_s, **producer)
+    return history.records
+
+
+def test_hosts_that_operators_take_out_and_back_have_the_same_findings_however_short_the_looks(seed: int) -> None:
+    told = 0
+    for number in range(20):
+        records = operated(seed * 1000 + number, 200)
+
+        short = findings(records, every_look_in_full=False, settled=True)
+
+        assert short == findings(records, every_look_in_full=True, settled=True)
+        told += sum(map(len, short))
+    assert told > 1000, "hardly anything was ever wrong: the histories are too tame to show anything"
