@@ -174,7 +174,8 @@ class Services:
             told = replace(told, fields=replace(told.fields, zone=zone))
         if service is not None:
             status, reason = _status(service)
-            told = replace(told, status=status, reason=reason)
+            if before is None or not _says_when(before.record_id) or _status_us(before) <= said_us:  # Else a newer list said it elsewhere.
+                told = replace(told, status=status, reason=reason)
             is_contested = host in self._listed and _status_us(before) < self._listed[host].time_us < said_us
         elif (listed := self._news_of(host, before)) is not None:
             said_us = listed.time_us

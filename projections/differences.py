@@ -48,8 +48,8 @@ class Look(Struct):
     """What the difference is judged by: a node as one step left it.
 
     `homes` are the groups whose home the operator closed there. `closed` has the node's closed claims by instance; those up to
-    `forgotten_offset` count no more, but for the instances in `kept`.
-    `listed_offset`, `listed_ms`: the complete audit before this step (-1: none).
+    `forgotten_offset` count no more, but for the instances in `kept`. `told` are the instances of open findings about no claim, on a
+    withdrawn node. `listed_offset`, `listed_ms`: the complete audit before this step (-1: none).
     """
 
     partition: int
@@ -62,6 +62,7 @@ class Look(Struct):
     forgotten_offset: int = -1
     kept: frozenset[str] = frozenset()
     homes: dict[str, HomeClosed] = {}
+    told: frozenset[str] = frozenset()
 
     def gone(self, instance_id: str) -> Closed | None:
         """The instance's last closed claim here, as long as it is remembered: by its offset, not by whether a host still has it stored."""
@@ -93,8 +94,9 @@ def of_instances(look: Look, instances: Iterable[str]) -> list[FindingDifference
     if node.status == "withdrawn":
         for instance_id in sorted(instances):
             found += [_stranded(claim) for claim in sorted(claims_of(instance_id, ()), key=by_age)]
-            # A host that was taken out and reports all the same has what it shows; what it showed before may have gone with it.
-            reports = isinstance(look.step.event, NodeObserved) and instance_id not in node.claims
+            # A host that was taken out and reports all the same has what it shows; what it showed before may have gone with it. What it
+            # was found to show stands until it shows it no more.
+            reports = (isinstance(look.step.event, NodeObserved) or instance_id in look.told) and instance_id not in node.claims
             if reports and (shown := shown_of(instance_id)) is not None:
                 found += _unclaimed(look, instance_id, shown)
         return found

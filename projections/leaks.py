@@ -37,6 +37,7 @@ from schemas.claims import (
 )
 from schemas.codec import event_type
 from schemas.findings import FindingRecord, LeakConfirmed, LeakSuspected
+from schemas.resources import Resources
 
 if TYPE_CHECKING:
     from projections.ledger import Ledger
@@ -51,6 +52,7 @@ _OF_NODE = frozenset({"negative-free", "silent-node", "stranded-member"})
 """Kinds that every look at a node sees, whatever instances it is about."""
 _TOUCHES_NODE = frozenset({NodeConfigured, NodeSilent})
 _GONE = frozenset({"departed", "deleted"})
+_NOTHING = Resources()
 _BY_OFFSET = attrgetter("offset")
 
 Touched = Iterable[tuple[str, Collection[str]]]
@@ -111,10 +113,10 @@ class Leaks(Struct, dict=True):
         """Look at the instances that a record touched, where it is not plain that nothing is wrong."""
         found: list[FindingRecord] = []
         for node_id, instances in self._touched(ledger, event, step):
-            mark = self.marks.get(node_id)
-            if mark is not None and type(event) is NodeConfigured and event.status is not UNSET:
-                mark.quiet = False  # What is wrong there is seen by the status, and the next audit looks at everything anew.
-            node = ledger.nodes.get(node_id)
+            mark, node = self.marks.get(node_id), ledger.nodes.get(node_id)
+            if mark is not None and node is not None and (_sets_status(event) or node.status == "withdrawn"):
+                # What is wrong there is seen by the status, of a withdrawn node mostly by an audit alone: the next one looks at everything.
+                mark.quiet = False
             if node is None or self._is_plain(node, observed, instances, step):
                 continue
             found += self._look(self._at(node, observed, step, mark), instances, every=False)
@@ -147,7 +149,7 @@ class Leaks(Struct, dict=True):
         applied = node.audit is not None and node.audit.offset == step.offset and event.complete
         if applied and (mark.auditor != event.producer or (event.hypervisor is not None and event.hypervisor.pci_devices)):
             mark.auditor, mark.quiet = intern(event.producer), False
-        stale = self._stale(event.node_id)
+        stale = self._forgotten(event.node_id, observed)
         if mark.quiet and step.times_only and not stale:
             mark.complete_offset, mark.complete_ms = step.offset, event.taken_at_ms
             return []
@@ -168,12 +170,14 @@ class Leaks(Struct, dict=True):
         mark.quiet = applied and self._nothing_to_confirm(event.node_id) and not too_old_for(look, instances)
         return found
 
-    def _stale(self, node_id: str) -> set[str]:
-        """Instances that only their life cycle counts: a restart of its producer forgets them, at an audit that tells nothing of them."""
+    def _forgotten(self, node_id: str, observed: Observed) -> set[str]:
+        """Instances of findings that life cycles count no more: a restarted producer forgets them by an audit that tells nothing new."""
         open_ = self.open.get(node_id)
         if open_ is None:
             return set()
-        return {finding.record.instance_id for finding in open_.values() if finding.record.kind == "stale-instance"}
+        tracked = observed.view(node_id).tracked or ()
+        found = (finding.record for finding in open_.values() if finding.record.instance_id not in tracked)
+        return {record.instance_id for record in found if record.kind == "stale-instance" or record.counted != _NOTHING}
 
     def _is_plain(self, node: Node, observed: Observed, instances: Collection[str], step: Step) -> bool:
         """Whether it is plain at once that a look would find nothing: no difference, and no finding that it could resolve."""
@@ -297,7 +301,12 @@ class Leaks(Struct, dict=True):
             step.offset - step.offset % _FORGET_EVERY - REMEMBERED_RECORDS,
             self._kept(node.node_id) if closed else frozenset(),
             self.homes.get(node.node_id, {}),
+            self._unclaimed(node.node_id) if node.status == "withdrawn" else frozenset(),
         )
+
+    def _unclaimed(self, node_id: str) -> frozenset[str]:
+        """The instances that open findings of a node are about, and no claim."""
+        return frozenset(each.record.instance_id for each in self.open.get(node_id, {}).values() if not each.record.claim_id) - {""}
 
     def _kept(self, node_id: str) -> frozenset[str]:
         """Instances whose open finding rests on a closed claim, which is not forgotten before the finding is resolved."""
@@ -365,3 +374,7 @@ class Leaks(Struct, dict=True):
             if self._claimants.get(gone.claim.claim_id) is gone:
                 del self._claimants[gone.claim.claim_id]
         closings.extendleft(reversed(kept))
+
+
+def _sets_status(event: Any) -> bool:
+    return type(event) is NodeConfigured and event.status is not UNSET

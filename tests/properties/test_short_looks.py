@@ -7,6 +7,7 @@ from random import Random
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from projections import evidence
 from projections.leaks import Leaks
@@ -42,6 +43,11 @@ def findings(records: Sequence[Written], *, every_look_in_full: bool, settled: b
     return found
 
 
+def without_causes(found: list[list[FindingRecord]]) -> list[list[FindingRecord]]:
+    """Of a settled instance the time of the last audit that lists it stands with its node, and a cause names the one before."""
+    return [[replace(record, causes=()) for record in records] for records in found]
+
+
 def test_an_audit_that_looks_at_little_finds_what_a_look_at_everything_finds(seed: int) -> None:
     told = 0
     for number in range(10):
@@ -50,7 +56,7 @@ def test_an_audit_that_looks_at_little_finds_what_a_look_at_everything_finds(see
         short = findings(records, every_look_in_full=False, settled=True)
 
         assert short == findings(records, every_look_in_full=True, settled=True)
-        assert short == findings(records, every_look_in_full=True, settled=False)
+        assert without_causes(short) == without_causes(findings(records, every_look_in_full=True, settled=False))
         told += sum(map(len, short))
     assert told > 500, "hardly anything was ever wrong: the histories are too tame to show anything"
 
@@ -101,8 +107,9 @@ def operated(seed: int, length: int) -> list[Written]:
                 history.configure(node, at_s=at_s, status=random.choice(("enabled", "enabled", "disabled", "withdrawn")))
             case 6:
                 epochs[node] += random.random() < 0.3
-            case 7 if held:
-                history.release(random.choice(held), at_s=at_s, node=node, reason="operator")
+            case 7 if number:  # Of a claim that is held, or of one that no longer is.
+                claim_id = random.choice([*held, f"c{random.randrange(number)}"])
+                history.release(claim_id, at_s=at_s, node=node, reason="operator")
             case _:
                 for each, guests in listed.items():
                     at_s += 30

@@ -26,6 +26,8 @@ from streams.log.reading import backwards, places, topic_records
 
 TAIL_RECORDS = 2_000
 """Of each partition the newest are looked at: with two processes on one node they take turns all the time."""
+ALONE_AUDITS = 10
+"""Of two processes at once, of which one begins anew all the time, neither tells so many in a row."""
 FALLS_MIN = 2
 """A spool that is carried on late, or again, puts older records behind newer ones once; who does so again is another process."""
 JUST_TAKEN_MS = 60_000
@@ -43,12 +45,16 @@ class _Stamp(Struct):
 
 
 class _Reported(Struct):
-    """The audits of one producer of a node: their highest epoch, the last one's, whether that came late, and how often epochs fell."""
+    """The audits of one producer of a node: their highest epoch, the last one's, whether that came late, and how often epochs fell.
+
+    `alone` are those since the last one of an epoch below the highest.
+    """
 
     highest: int = 0
     last: int = 0
     is_late: bool = False
     falls: int = 0
+    alone: int = 0
 
 
 def producers(log: Log) -> Iterator[Check]:
@@ -63,8 +69,10 @@ def producers(log: Log) -> Iterator[Check]:
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             continue  # a dead letter
         node = found[record.key, stamp.producer]
-        # Whoever began last may be alone by now; what those before it did is over.
-        node.falls = 0 if stamp.epoch > node.highest else node.falls + (stamp.epoch < node.last)
+        node.falls += stamp.epoch < node.last
+        node.alone = node.alone + 1 if stamp.epoch >= node.highest else 0
+        if node.alone >= ALONE_AUDITS:
+            node.falls = 0  # Whoever began last is alone by now; what there was before it is over.
         node.highest, node.last = max(node.highest, stamp.epoch), stamp.epoch
         node.is_late = abs(record.time_ms - stamp.taken_at_ms) > JUST_TAKEN_MS
     doubled = _names(key for (key, _), node in found.items() if node.falls >= FALLS_MIN)

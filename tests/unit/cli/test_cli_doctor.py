@@ -365,7 +365,8 @@ def test_a_node_that_two_processes_report_at_once_is_named_and_one_that_began_an
     audit = HypervisorAudited(node_id="twice", producer="p", epoch=1, counter=1, taken_at_ms=fleet.now_ms, mono_ms=1, digest="d")
     twice = (1, 2, 1, 2, 1)
     for node_id, epochs in {
-        "twice": twice, "withdrawn": twice, "anew": (1, 1, 2, 3), "carried-again": (1, 2, 1, 2), "mended": (*twice, 3, 3),
+        "twice": twice, "withdrawn": twice, "anew": (1, 1, 2, 3), "carried-again": (1, 2, 1, 2), "mended": (*twice, *[3] * 10),
+        "begun-anew": (1, 2, 1, 3, 1, 4),
     }.items():  # fmt: skip
         for counter, epoch in enumerate(epochs, start=1):
             look = structs.replace(audit, node_id=node_id, epoch=epoch, counter=counter)
@@ -376,7 +377,7 @@ def test_a_node_that_two_processes_report_at_once_is_named_and_one_that_began_an
     said = fleet.run(capsys, "doctor", "-o", "json")
 
     assert statuses(said)["producers"] == "warn"
-    assert "two processes at once report twice: only the one that began last counts / stop one" in says(said, "producers")
+    assert "two processes at once report begun-anew, twice: only the one that began last counts / stop one" in says(said, "producers")
 
 
 def test_a_node_that_is_reported_in_vain_since_one_look_of_a_later_process_is_named_and_one_whose_spool_came_late_is_not(

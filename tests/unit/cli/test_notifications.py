@@ -586,6 +586,25 @@ def test_a_follower_says_what_another_process_said_otherwise_meanwhile() -> None
     assert [each.status for each in node_settings(feed.settle())] == ["enabled"]
 
 
+def test_an_old_message_does_not_contradict_a_newer_list_that_another_process_read_again_and_again() -> None:
+    log = log_with()
+    feed, beside = (Feed(OpenStack(lambda _: 1, configured=Settings(log))) for _ in range(2))
+    fed(feed, located("h1", 0), service("h1", at_s=1))
+    append(log, node_settings(feed.settle()))
+    beside.follower.located("h1", "n1")
+    beside.follower.services.listed("h1", ListedService(True, False, "broken", (START_S + 2) * 1_000_000))
+    append(log, node_settings(beside.settle()))
+
+    said = []
+    for at_s in range(3, 7):
+        fed(feed, aggregate([], at_s=at_s, ssd="true"))
+        news = node_settings(feed.settle())
+        append(log, news)
+        said += news
+
+    assert said == []
+
+
 @pytest.mark.parametrize(("written_s", "told"), [(0, []), (2, ["enabled"])])
 def test_a_node_whose_service_was_deleted_is_enabled_by_a_newer_list_that_has_it(written_s: int, told: list[str]) -> None:
     feed = Feed(OpenStack(lambda _: 1))

@@ -1185,3 +1185,38 @@ def test_what_keeps_its_place_on_a_withdrawn_node_is_stranded_from_its_claim_on(
     n1.history.claim("k", "i", 4, at_s=120, keep=True)
 
     assert n1.look() == [("suspected", "stranded-claim", "k")]
+
+
+@pytest.mark.parametrize("unchanged", [False, True])
+def test_what_a_withdrawn_node_was_found_to_show_stands_until_it_shows_it_no_more(n1: Audited, *, unchanged: bool) -> None:
+    n1.history.configure(status="withdrawn", at_s=100)
+    n1.history.release("c", reason="operator", at_s=110)
+    for at_s in (160, 220):
+        n1.history.audit({"i": 4}, at_s=at_s, memory_mib=16)
+    assert n1.look()[-1] == ("confirmed", "missing-claim", "i")
+
+    n1.history.release("c", reason="deleted", at_s=230)  # It is held no more: its owner says so late.
+    n1.history.event("stopped", "i", at_s=231, size=4)
+    listed: dict[str, Any] = {"unchanged": digest_of({"i": 4})} if unchanged else {"listed": {"i": 4}, "memory_mib": 16}
+    n1.history.audit(at_s=280, **listed)
+
+    assert (n1.look(), n1.open()) == ([], [("missing-claim", "i")])
+    n1.history.event("deleted", "i", at_s=290)
+    assert n1.look() == [("resolved", "missing-claim", "i")]
+
+
+def test_what_a_vanished_claims_guest_counts_goes_with_its_producers_restart(n1: Audited) -> None:
+    n1.history.claim("d", "j", 2, at_s=61)
+    n1.history.event("started", "j", at_s=62, size=2, producer="audits")
+    n1.history.audit({"i": 4, "j": 2}, at_s=63, memory_mib=16)
+    for at_s in (120, 180, 240, 300):
+        n1.history.audit({"i": 4}, at_s=at_s, memory_mib=16)
+    n1.look()
+    counted = [record.counted.memory_mib for record in n1.leaks.open_findings() if record.kind == "vanished-claim"]
+
+    n1.history.audit({"i": 4}, at_s=360, memory_mib=16, epoch=2, counter=1)
+    n1.history.audit(at_s=420, unchanged=digest_of({"i": 4}), epoch=2, counter=2)
+
+    n1.look()
+    assert counted == [2]
+    assert [(record.kind, record.counted.memory_mib) for record in n1.leaks.open_findings()] == [("vanished-claim", 0)]
