@@ -149,13 +149,15 @@ class Leaks(Struct, dict=True):
         applied = node.audit is not None and node.audit.offset == step.offset and event.complete
         if applied and (mark.auditor != event.producer or (event.hypervisor is not None and event.hypervisor.pci_devices)):
             mark.auditor, mark.quiet = intern(event.producer), False
-        stale = self._forgotten(event.node_id, observed)
-        if mark.quiet and step.times_only and not stale:
+        forgotten = self._forgotten(event.node_id, observed)
+        if mark.quiet and step.times_only and not forgotten:
             mark.complete_offset, mark.complete_ms = step.offset, event.taken_at_ms
             return []
         if step.closed:
             self._close(step)
-        audited = stale if step.times_only else step.audited if step.audited is None or not stale else step.audited | stale
+        audited = frozenset() if step.times_only else step.audited
+        if audited is not None and forgotten:
+            audited = audited | forgotten
         if mark.quiet and applied and audited is not None and self._is_plain(node, observed, audited, step):
             mark.complete_offset, mark.complete_ms = step.offset, event.taken_at_ms
             return []
@@ -219,7 +221,7 @@ class Leaks(Struct, dict=True):
             return ((event.node_id, ()),)
         if kind in _TOUCHES_NODE:
             node = ledger.nodes.get(event.node_id)
-            if node is None or (kind is not NodeSilent and event.status is UNSET):
+            if node is None or (kind is not NodeSilent and not _sets_status(event)):
                 return ((event.node_id, ()),)
             # A node that is taken back has what it shows, too, of which nothing was said while it was withdrawn.
             shown = node.shown if kind is not NodeSilent and node.status != "withdrawn" else ()

@@ -67,7 +67,7 @@ def confirmed(look: Look, finding: OpenFinding, difference: FindingDifference) -
     now = _measures(said)
     same = step_cause(look.partition, look.step, before.instance_id, "a later look shows the same")
     newer = _what_changed(look, before, said) if _differs(before, now) else same
-    return LeakConfirmed(**_said(before, look, with_cause(before.causes, newer)) | now)
+    return LeakConfirmed(**_said(before, look.step.offset, look.step.time_ms, _with(before.causes, newer)) | now)
 
 
 def remeasured(look: Look, finding: OpenFinding, difference: FindingDifference) -> LeakSuspected | LeakConfirmed | None:
@@ -76,7 +76,8 @@ def remeasured(look: Look, finding: OpenFinding, difference: FindingDifference) 
     now = _measures(said)
     if not _differs(before, now):
         return None
-    return type(before)(**_said(before, look, with_cause(before.causes, _what_changed(look, before, said))) | now)
+    causes = _with(before.causes, _what_changed(look, before, said))
+    return type(before)(**_said(before, look.step.offset, look.step.time_ms, causes) | now)
 
 
 def _measures(said: Description) -> dict[str, Any]:
@@ -98,18 +99,22 @@ def _differs(before: LeakSuspected | LeakConfirmed, now: dict[str, Any]) -> bool
 
 def resolved(look: Look, finding: OpenFinding) -> LeakResolved:
     """The end of a finding: its causes and the record after which it is gone."""
-    before = finding.record
-    return LeakResolved(**_said(before, look, with_cause(before.causes, step_cause(look.partition, look.step, before.instance_id))))
+    return ended(finding.record, step_cause(look.partition, look.step, finding.record.instance_id), look.step.time_ms)
 
 
-def with_cause(causes: tuple[Cause, ...], newer: Cause) -> tuple[Cause, ...]:
+def ended(record: LeakSuspected | LeakConfirmed, cause: Cause, time_ms: int) -> LeakResolved:
+    """The end of a finding at the place of its last cause, known at that time."""
+    return LeakResolved(**_said(record, cause.offset, time_ms, _with(record.causes, cause)))
+
+
+def _with(causes: tuple[Cause, ...], newer: Cause) -> tuple[Cause, ...]:
     """One more cause. Of very many the first and the last ones stay: how it began, and how it came to what it is."""
     if len(causes) > 2 * _CAUSES_MAX:
         causes = (*causes[:_CAUSES_MAX], *causes[-_CAUSES_MAX + 1 :])
     return (*causes, newer)
 
 
-def _said(record: LeakSuspected | LeakConfirmed, look: Look, causes: tuple[Any, ...]) -> dict[str, Any]:
+def _said(record: LeakSuspected | LeakConfirmed, offset: int, time_ms: int, causes: tuple[Any, ...]) -> dict[str, Any]:
     """A finding's fields as of a further step."""
     fields = {name: getattr(record, name) for name in record.__struct_fields__}
-    return fields | {"offset": look.step.offset, "time_ms": look.step.time_ms, "causes": causes}
+    return fields | {"offset": offset, "time_ms": time_ms, "causes": causes}

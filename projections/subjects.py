@@ -48,8 +48,10 @@ def mentions(event: Any, subject: Subject) -> bool:
 
     An audit also names the instances that it could not read.
     """
-    if concerns(event, subject) or subject.kind != "instance":
-        return concerns(event, subject)
+    if concerns(event, subject):
+        return True
+    if subject.kind != "instance":
+        return False
     if isinstance(event, say.NodeObserved | HypervisorAudited):
         return subject.name in event.unknown_instances
     hints = event.hints if isinstance(event, PlacementRequested) else Hints()

@@ -15,7 +15,7 @@ from projections.ledger import Ledger
 from projections.ledger_state import Step
 from projections.node import Node
 from projections.observed import Observed
-from projections.open_finding import with_cause
+from projections.open_finding import ended
 from schemas.claims import NodeObserved, NodeSilent
 from schemas.codec import decode_keyed, event_type
 from schemas.findings import Cause, FindingRecord, LeakConfirmed, LeakResolved, LeakSuspected
@@ -166,10 +166,7 @@ def ended_below(records: Iterable[Record], ledger: Ledger, open_ids: Container[s
     summary = "gone by here, where the state was begun from a snapshot"
     gone = Cause(topic=CLAIMS, partition=ledger.partition, offset=offset, time_ms=time_ms, event="snapshot", summary=summary)
     return [
-        LeakResolved(
-            **{name: getattr(event, name) for name in event.__struct_fields__}
-            | {"offset": offset, "time_ms": time_ms, "causes": with_cause(event.causes, gone)}
-        )
+        ended(event, gone, time_ms)
         for name, event in sorted(last.items())
         if not isinstance(event, LeakResolved) and event.offset <= offset and name not in open_ids
     ]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator
+from itertools import chain
 
 import msgspec
 from msgspec import UNSET, Struct
@@ -77,7 +78,7 @@ def producers(log: Log) -> Iterator[Check]:
         node.is_late = abs(record.time_ms - stamp.taken_at_ms) > JUST_TAKEN_MS
     doubled = _names(key for (key, _), node in found.items() if node.falls >= FALLS_MIN)
     ignored = _names(key for (key, _), node in found.items() if node.falls < FALLS_MIN and node.last < node.highest and not node.is_late)
-    gone = _withdrawn(log, {*doubled, *ignored})
+    gone = _withdrawn(log, {*doubled, *ignored}) if doubled or ignored else set()
     if doubled := [each for each in doubled if each not in gone]:
         says = f"two processes at once report {few(doubled)}: only the one that began last counts"
         yield Check("warn", "producers", says, "stop one; if they are two machines of one name, give each its own (produce libvirt --node)")
@@ -89,19 +90,19 @@ def producers(log: Log) -> Iterator[Check]:
 def _withdrawn(log: Log, nodes: set[str]) -> set[str]:
     """Those of these nodes that are withdrawn: by their rows, or by what was said since."""
     found: dict[str, bool] = {}
-    for record in topic_records(log, CLAIMS, TAIL_RECORDS) if nodes else ():
+    for record in topic_records(log, CLAIMS, TAIL_RECORDS):
         said = decode(CLAIMS, record.value)
         if isinstance(said, NodeConfigured) and said.status is not UNSET:
             found[said.node_id] = said.status == "withdrawn"
     left = nodes - found.keys()
-    for place in places(log, NODE_RESOURCES):
-        for record in backwards(log, place, log.start(*place), log.end(*place)):
+    rows = chain.from_iterable(backwards(log, place, log.start(*place), log.end(*place)) for place in places(log, NODE_RESOURCES))
+    for record in rows if left else ():
+        row = decode(NODE_RESOURCES, record.value) if record.key.decode(errors="replace") in left else None
+        if isinstance(row, NodeResources):
+            found[row.node_id] = row.status == "withdrawn"
+            left.discard(row.node_id)
             if not left:
                 break
-            row = decode(NODE_RESOURCES, record.value) if record.key.decode(errors="replace") in left else None
-            if isinstance(row, NodeResources):
-                found[row.node_id] = row.status == "withdrawn"
-                left.discard(row.node_id)
     return {node_id for node_id, is_gone in found.items() if is_gone}
 
 

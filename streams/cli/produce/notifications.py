@@ -25,7 +25,7 @@ from streams.cli.problems import UsageProblem
 from streams.cli.produce.publishing import message
 from streams.dead_letters import PREFIX, dead_letter
 from streams.log.base import Log, Message, NameTaken, Record
-from streams.log.reading import newer, places, topic_records
+from streams.log.reading import newer, topic_records
 from streams.message import message_of
 
 LOOK_SECONDS = 5.0
@@ -115,7 +115,7 @@ def told_before(log: Log) -> Before:
     """Read what this producer said from the whole of the life-cycle topic, but for what counts for nothing: it is to be said again."""
     before = Before({}, {})
     last: dict[str, tuple[int, int]] = {}
-    for record in _marked(log, LIFECYCLE, OWN_MARK):
+    for record in _marked(log, LIFECYCLE, OWN_MARK, {}):
         event = decode_keyed(LIFECYCLE, record.key, record.value)
         if isinstance(event, Unreadable) or event.producer != PRODUCER or (event.epoch, event.counter) <= last.get(event.node_id, (-1, -1)):
             continue
@@ -168,25 +168,20 @@ class Settings:
 
     def __call__(self) -> dict[str, NodeConfigured]:
         """As of now. The first time all of `claims` is read, and then what has come since. Raises LogUnreachable."""
-        ends = self._log.ends(CLAIMS)
-        for number in ends:
-            self._next.setdefault(number, 0)
-        behind = sum(max(0, end - max(self._next[number], self._log.start(CLAIMS, number))) for number, end in ends.items())
-        with Progress("read", behind) as progress:
-            for record in newer(self._log, CLAIMS, self._next):
-                progress.add()
-                if SETTINGS_MARK not in record.value:
-                    continue
-                event = decode_keyed(CLAIMS, record.key, record.value)
-                if isinstance(event, NodeConfigured):
-                    self._said[event.node_id] = together(self._said.get(event.node_id), event)
+        for record in _marked(self._log, CLAIMS, SETTINGS_MARK, self._next):
+            event = decode_keyed(CLAIMS, record.key, record.value)
+            if isinstance(event, NodeConfigured):
+                self._said[event.node_id] = together(self._said.get(event.node_id), event)
         return self._said
 
 
-def _marked(log: Log, topic: str, mark: bytes) -> Iterator[Record]:
-    """The records of a topic that may be this producer's: all that have these bytes somewhere."""
-    with Progress("read", sum(log.end(*place) - log.start(*place) for place in places(log, topic))) as progress:
-        for record in topic_records(log, topic):
+def _marked(log: Log, topic: str, mark: bytes, positions: dict[int, int]) -> Iterator[Record]:
+    """The records of a topic that may be this producer's: all that have these bytes somewhere, behind positions that move along."""
+    ends = log.ends(topic)
+    for number in ends:
+        positions.setdefault(number, log.start(topic, number))
+    with Progress("read", sum(max(0, end - positions[number]) for number, end in ends.items())) as progress:
+        for record in newer(log, topic, positions):
             progress.add()
             if mark in record.value:
                 yield record

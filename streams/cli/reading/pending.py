@@ -53,7 +53,7 @@ def lay_pending(
     were pending at the moment `at` are not at hand.
     """
     for number, behind in sources.items():
-        records, judged = list[Record](), dict[str, int]()
+        records: list[Record] = []
         starts = _carried_to(log, number, state.ends[number], behind)
         if at is not None:
             _check_at_hand(log, state, number, starts, behind, at)
@@ -61,12 +61,11 @@ def lay_pending(
             first, stored = log.start(topic, number), committed.get(topic, {}).get(number)
             # With nothing stored it may all have been carried, and left with the history that showed it.
             state.lost += 0 if stored is None else max(first - max(start, stored), 0)
-            judged[topic] = stored or 0
             found = list(between(log, topic, number, max(start, first), behind[topic], READ_RECORDS))
             state.holes += holes_in(found)
             records += found
         for record in sorted(records, key=lambda record: record.time_ms):
-            _lay(state, record, each, is_judged=record.offset < judged[record.topic])
+            _lay(state, record, each, is_judged=record.offset < committed.get(record.topic, {}).get(number, 0))
 
 
 def _lay(state: State, record: Record, each: Each | None, *, is_judged: bool) -> None:

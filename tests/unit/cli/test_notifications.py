@@ -571,8 +571,8 @@ def test_a_list_takes_nothing_back_that_a_message_said_again_after_it_though_tha
     assert [(each.status, each.reason) for each in news] == [("disabled", "broken")]
 
 
-def test_a_follower_says_what_another_process_said_otherwise_meanwhile() -> None:
-    """Beside it one reads a list once, which disables the node; Nova says enabled, as it did before."""
+def beside_a_list() -> tuple[MemoryLog, Feed]:
+    """A follower by which Nova enabled a node, and a later list, which another process read once beside it, disables that."""
     log = log_with()
     feed, beside = (Feed(OpenStack(lambda _: 1, configured=Settings(log))) for _ in range(2))
     fed(feed, located("h1", 0), service("h1", at_s=1))
@@ -580,6 +580,12 @@ def test_a_follower_says_what_another_process_said_otherwise_meanwhile() -> None
     beside.follower.located("h1", "n1")
     beside.follower.services.listed("h1", ListedService(True, False, "broken", (START_S + 2) * 1_000_000))
     append(log, node_settings(beside.settle()))
+    return log, feed
+
+
+def test_a_follower_says_what_another_process_said_otherwise_meanwhile() -> None:
+    """Nova says enabled, as it did before the list."""
+    _, feed = beside_a_list()
 
     fed(feed, service("h1", at_s=3))
 
@@ -587,13 +593,7 @@ def test_a_follower_says_what_another_process_said_otherwise_meanwhile() -> None
 
 
 def test_an_old_message_does_not_contradict_a_newer_list_that_another_process_read_again_and_again() -> None:
-    log = log_with()
-    feed, beside = (Feed(OpenStack(lambda _: 1, configured=Settings(log))) for _ in range(2))
-    fed(feed, located("h1", 0), service("h1", at_s=1))
-    append(log, node_settings(feed.settle()))
-    beside.follower.located("h1", "n1")
-    beside.follower.services.listed("h1", ListedService(True, False, "broken", (START_S + 2) * 1_000_000))
-    append(log, node_settings(beside.settle()))
+    log, feed = beside_a_list()
 
     said = []
     for at_s in range(3, 7):
