@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from projections.doubles import DoubleClaims
+from projections.doubles import DoubleClaims, newer_word
 from projections.holding import Holding
 from projections.ledger import Ledger
 from projections.rules import SKEW_MS
@@ -152,6 +152,29 @@ def test_a_double_that_is_ignored_is_said_again_once_for_each_other_reason() -> 
     assert doubles.open_findings() == said[1:]
 
 
+def test_a_double_stands_where_the_later_of_its_confirmations_does_whatever_its_nodes_are_called() -> None:
+    history = History()
+    for at_s, node in ((0, "b"), (100, "a")):
+        history.audit({}, at_s=at_s, node=node, memory_mib=64)
+        history.claim(f"i on {node}", "i", 4, at_s=at_s + 1, nodes=(node,))
+        history.event("started", "i", at_s=at_s + 2, size=4, node=node)
+
+    (found,) = looked(history)[0].open_findings()
+
+    assert (found.node_id, found.offset, found.since_ms) == ("b", 5, START_MS + 102_000)
+
+
+def test_of_an_operators_words_the_newer_one_counts_in_whatever_order_they_are_read() -> None:
+    history, words = held_twice("i"), dict[str, tuple[str, int]]()
+    for number, reason in enumerate(("first", "second")):
+        history.say(FindingIgnored(node_id="a", record_id=f"word {number}", finding_id="double-claim/i", reason=reason), 110 + number)
+    ledger = Ledger(0, 1)
+    first, second = [step for step in (ledger.apply(*written) for written in history.records) if step is not None][-2:]
+
+    assert [newer_word(words, step) for step in (second, first, second)] == [True, False, True]
+    assert words == {"double-claim/i": ("second", START_MS + 111_000)}
+
+
 ON_BOTH = "also held on b; the guest is on all of them: stop one before its claim is released"
 NOT_KNOWN = "also held on b; no audit tells now whether the guest is on a: stop nothing until one does; release the claim once it is off"
 
@@ -244,7 +267,7 @@ def test_a_double_holds_what_its_node_has_more_without_it_and_nothing_of_other_n
     assert (covered.node_id, covered.held.memory_mib) == ("a", 0), "another claim of it is on its way there"
 
 
-def test_a_double_of_which_a_side_is_mended_or_withdrawn_is_told_anew_while_another_only_begins_to_omit_it() -> None:
+def held_on_three_nodes() -> History:
     history = held_twice("i", ttl_s=60)
     history.audit({}, at_s=110, node="c", memory_mib=64)
     history.claim("i on c", "i", 4, at_s=111, nodes=("c",), ttl_s=60)
@@ -252,6 +275,23 @@ def test_a_double_of_which_a_side_is_mended_or_withdrawn_is_told_anew_while_anot
     for at_s in (190, 250):
         audited(history, at_s, 4, 4)
         history.audit({"i": 4}, at_s=at_s, node="c", memory_mib=64)
+    return history
+
+
+def test_a_double_of_which_one_side_may_go_is_told_anew_while_another_only_begins_to_omit_it() -> None:
+    history = held_on_three_nodes()
+    audited(history, 262, 4, None)
+    begins = told(history)
+    history.configure("c", status="withdrawn", reason="burnt", at_s=263)
+
+    assert begins == ("a", "", "also held on b, c; audits of b have only begun to omit the guest: wait for the next")
+    assert told(history) == (
+        "c", "claimlog claims release 'i on c' --reason migrated", "also held on b, a; c is withdrawn: the claim there can be released"
+    )  # fmt: skip
+
+
+def test_a_double_of_which_a_side_is_mended_or_withdrawn_is_told_anew_while_another_only_begins_to_omit_it() -> None:
+    history = held_on_three_nodes()
     history.release("i on a", at_s=260, reason="migrated", node="a")
     history.event("departed", "i", at_s=261, node="a")
     audited(history, 262, None, None)
