@@ -12,7 +12,7 @@ The rules (docs/architecture.md, "Placing an instance"):
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from operator import ge
 
 import msgspec
@@ -21,7 +21,6 @@ from projections.ledger_state import Step
 from projections.placements import Answered, Asked, Cancel, Named, Placements
 from schemas.claims import ClaimItem, ClaimReleased, ClaimRequested, GroupHomeClosed, GroupHomeProposed
 from schemas.ids import claim_id as make_claim_id
-from schemas.partitioner import partition_of
 from schemas.requests import PlacementRequested
 from schemas.results import ClaimOutcome, Decision, FailureReason, Placement
 from streams.evidence import shortened
@@ -29,9 +28,9 @@ from streams.log.base import Message
 from streams.placement.cancels import cancelled, released
 from streams.placement.checks import gave_up, no_valid_node, unfit
 from streams.placement.doubles import Doubles
-from streams.placement.homes import Homes
+from streams.placement.homes import Chosen, Homes
 from streams.placement.messages import Sender, too_large
-from streams.placement.work import Cancelling, Counters, Desk, Seat, Work, placements_of, seats_of
+from streams.placement.work import Cancelling, Counters, Desk, Seat, Work, desk_of, placements_of, seats_of
 from streams.scheduling.fleet import Fleet, GroupHome
 from streams.scheduling.holding import choose, nodes_begun, nodes_held
 from streams.scheduling.keeping import kept_item, refused_move
@@ -97,7 +96,7 @@ class Placer:
         fresh = {partition: desk for partition, desk in self.desks.items() if partition in partitions}
         for ledger in self.fleet.ledgers:
             for claim in ledger.claims.values():
-                desk = self._desk_of(claim.request_id, fresh)
+                desk = desk_of(claim.request_id, fresh, self._request_partitions)
                 if desk is not None:
                     desk.granted(claim.request_id, Named(claim.claim_id, ledger.partition, claim.node_id), claim.offset)
 
@@ -197,22 +196,15 @@ class Placer:
                 _, seat = sent
                 seat.state, seat.node_id, seat.partition = "held", outcome.node_id, partition
                 self.counters.alternates_used += seat.decision is not None and seat.decision.chosen != outcome.node_id
-            if (desk := self._desk_of(outcome.request_id, self.desks)) is not None:
+            if (desk := desk_of(outcome.request_id, self.desks, self._request_partitions)) is not None:
                 desk.granted(outcome.request_id, Named(claim_id, partition, outcome.node_id), offset)
         elif kind == "refused":
             if (sent := self._sent.pop(claim_id, None)) is not None:
                 _, seat = sent
                 seat.state, seat.refused = "open", outcome.shortfalls[0] if outcome.shortfalls else ()
                 self.counters.conflicts += 1
-        elif kind in _CLOSING and (desk := self._desk_of(outcome.request_id, self.desks)) is not None:
+        elif kind in _CLOSING and (desk := desk_of(outcome.request_id, self.desks, self._request_partitions)) is not None:
             desk.closed(outcome.request_id, claim_id)
-
-    def _desk_of(self, request_id: str, desks: Mapping[int, Desk]) -> Desk | None:
-        """The desk of the request's partition. Looked up first, because most requests are answered and a murmur2 costs microseconds."""
-        for desk in desks.values():
-            if request_id in desk.placements.answers:
-                return desk
-        return desks.get(partition_of(request_id.encode(), self._request_partitions))
 
     def _take_up(self, desk: Desk, now_ms: int, boot_ms: int) -> Iterator[Message]:
         """Begin with waiting requests whose fold is fresh enough, as many as fit one batch."""
@@ -259,6 +251,7 @@ class Placer:
     def _decide(self, work: Work, seats: Sequence[Seat], now_ms: int) -> Iterable[Message]:
         """Choose a node for each seat, each choice laid over the fold for the next, and claim them; or fail if one has none."""
         request = work.asked.request
+        self._homes.let_go(work)
         for seat in seats:
             seat.decision = None  # The evidence of a failure is what failed now, not what was thought of the seats behind it before.
         if request.dry_run and self._is_stale(work):
@@ -277,7 +270,8 @@ class Placer:
             if not decision.chosen:
                 self._lift_all(items)
                 return self._no_place(work, seat, decision, now_ms)
-            if len(decision.alternates) < self.policy.alternates_max and self._is_stale(work):
+            few = len(decision.alternates) < self.policy.alternates_max
+            if (few and self._is_stale(work)) or self._homes.keeps_from(work, seat, Chosen(decision, wanted), self._choose):
                 self._lift_all(items)  # Too few to fall back on: others may be after the same ones, so their claims are folded first.
                 return []
             seat.partition = self.fleet.partition_of_node(decision.chosen)
@@ -309,13 +303,16 @@ class Placer:
         request, seat = work.asked.request, work.seats[0]
         if self._homes.joins(work, home.epoch):
             return []
-        work.homes += 1
-        if work.homes > ATTEMPTS_MAX:
+        if work.homes >= ATTEMPTS_MAX:
             return [self._fail(work, "refused", f"its group had no home for long enough: {ATTEMPTS_MAX} homes were closed again", now_ms)]
-        decision, _ = self._choose(work, seat)
-        if not decision.chosen:
-            return self._no_place(work, seat, decision, now_ms)
-        return [self._homes.propose(work, home.epoch, decision, f"{self._claim_id(request, 0)}/home", now_ms)]
+        chosen = Chosen(*self._choose(work, seat))
+        if not chosen.decision.chosen:
+            return self._no_place(work, seat, chosen.decision, now_ms)
+        chosen = self._homes.beside(work, seat, chosen, self._choose)
+        if not chosen.decision.chosen:
+            return []
+        work.homes += 1
+        return [self._homes.propose(work, home.epoch, chosen, f"{self._claim_id(request, 0)}/home", now_ms)]
 
     def _no_place(self, work: Work, seat: Seat, decision: Decision, now_ms: int) -> list[Message]:
         """An instance fits nowhere, or is refused. A failure, unless own claims in flight may be in the way or its group may move.
@@ -392,6 +389,7 @@ class Placer:
 
     def _forget(self, work: Work) -> None:
         """The work is over. Claims in flight stay laid over the fold until they are read back."""
+        self._homes.let_go(work)
         for seat in work.seats:
             self._sent.pop(seat.claim_id, None)
 

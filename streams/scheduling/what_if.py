@@ -131,8 +131,9 @@ def decide(request: PlacementRequested, basis_of: BasisOf, policy: Policy, *, le
     """The decisions for the instances of `request` in order, up to the first that finds no node: all or none are placed.
 
     Where the home of an affinity group is empty and does not take them, they are decided without it, as schedulers do: `leaves_home`. A
-    recorded failure may have stayed, since a scheduler does not leave the home that it proposed itself. Homes up to the epoch `left` are as
-    good as never proposed: the request's own, where something else would have chosen another.
+    recorded failure may have stayed: earlier versions did not leave the home that they had proposed for the request, and no scheduler
+    looks for one for ever. Homes up to the epoch `left` are as good as never proposed: the request's own, where something else would have
+    chosen another.
     """
     outcome, laid = _decide(request, basis_of, policy, left)
     group_id = _moving_group(request)

@@ -459,22 +459,110 @@ def test_a_dry_run_that_finds_no_room_at_an_empty_home_does_not_move_it() -> Non
     assert list(failures(here)) == ["dry"]
 
 
-def test_a_request_moves_no_home_that_it_proposed_itself() -> None:
-    here = hosts("n1", "n2", claims=3)
+def disables(here: World, *, at_most: int) -> Any:
+    """A log's meddling: whoever is proposed as a home is disabled before that is read back, so many times."""
+    proposed: list[str] = []
 
     def disable(when: str, messages: Sequence[Message]) -> None:
         for message in messages if when == "before" else ():
             event = decode(message.topic, message.value)
-            if isinstance(event, GroupHomeProposed):
+            if isinstance(event, GroupHomeProposed) and len(proposed) < at_most:
+                proposed.append(event.node_id)
                 here.set_status(event.node_id, "disabled")
 
+    return disable
+
+
+@ENGINES
+def test_a_request_whose_own_home_takes_no_more_moves_it(engine_name: str) -> None:
+    here = hosts("n1", "n2", claims=3)
     here.request("r", group=TOGETHER)
 
-    settle(here.scheduler(log=At(here.log, disable)))
+    settle(here.scheduler(log=At(here.log, disables(here, at_most=1)), engine_name=engine_name))
 
-    assert list(failures(here)) == ["r"]
-    assert "no node for instance 0 of 1" in failures(here)["r"]
+    first, second = [proposed.node_id for proposed in said(here, CLAIMS, GroupHomeProposed)]
+    assert [closed.node_id for closed in said(here, CLAIMS, GroupHomeClosed)] == [first]
+    assert (home(here), places(here)) == ((2, second), {"r": {second}})
+    (result,) = said(here, RESULTS, InstancesPlaced)
+    assert [(decision.attempt, decision.chosen) for decision in result.decisions] == [(0, second), (1, second)]
+
+
+def test_where_no_home_is_left_the_failure_tells_of_all_nodes_and_the_group_is_nowhere() -> None:
+    here = hosts("n1", "n2", claims=3)
+    here.request("r", group=TOGETHER)
+
+    settle(here.scheduler(log=At(here.log, disables(here, at_most=2))))
+
+    (failed,) = said(here, RESULTS, PlacementFailed)
+    rejections = [(each.filter, each.rejected) for each in failed.decisions[-1].rejections if each.rejected]
+    assert (failed.reason, rejections) == ("no-valid-node", [("ComputeFilter", 2)])
+    assert (len(said(here, CLAIMS, GroupHomeProposed)), len(said(here, CLAIMS, GroupHomeClosed))) == (2, 2)
+
+
+@ENGINES
+@pytest.mark.parametrize("policy", [PACK, DEFAULT], ids=["pack", "default"])
+@pytest.mark.parametrize("schedulers", [1, 2])
+def test_groups_and_others_that_come_at_once_all_find_room_where_there_is_room(engine_name: str, policy: Any, schedulers: int) -> None:
+    """Half of the fleet is asked for: ten groups of 4 instances of 2 vCPUs and 40 others, on 20 nodes of 16."""
+    here = world(claims=4, requests=2)
+    for number in range(20):
+        here.host(f"n{number}", vcpus=16, memory_mib=1 << 16)
+    for number in range(50):
+        group = ServerGroup(group_id=f"g{number}", policy="affinity") if number % 5 == 0 else None
+        here.request(f"r{number}", vcpus=2, count=4 if group else 1, group=group)
+
+    settle(*[here.scheduler(f"s{number}", policy=policy, engine_name=engine_name) for number in range(schedulers)])
+
+    assert failures(here) == {}
+    assert {len(nodes) for nodes in places(here).values()} == {1}
+    assert groups_wrong(here) == wrongs(here) == []
+
+
+@pytest.mark.parametrize("policy", [PACK, DEFAULT], ids=["pack", "default"])
+def test_the_room_of_a_home_is_kept_from_what_came_later_until_its_members_are_claimed(policy: Any) -> None:
+    here = hosts("n1", "n2", vcpus=4, claims=3)
+    asked = [here.request("group", count=4, vcpus=1, group=TOGETHER), here.request("later", vcpus=1)]
+
+    settle(here.scheduler(policy=policy))
+
     assert (len(said(here, CLAIMS, GroupHomeProposed)), said(here, CLAIMS, GroupHomeClosed)) == (1, [])
+    assert places(here)["group"] | places(here)["later"] == {"n1", "n2"}
+    results = {result.request_id: result for result in said(here, RESULTS, InstancesPlaced)}
+    items = {item.claim_id: item for claimed in said(here, CLAIMS, ClaimRequested) for item in claimed.items}
+    for request in asked:
+        for decision in spelled_out(request, results[request.request_id].decisions):
+            number = [request.instance(number) for number in range(request.count)].index(decision.instance_id)
+            again = rerun(here.ledgers_at(decision.cut), request, number, decision, items, policy)
+            assert again.same, again.differences
+
+
+def test_a_home_that_is_chosen_beside_rooms_that_are_kept_is_no_evidence() -> None:
+    """Two groups under a policy that packs: the second is proposed another home than its decision on the log alone would have."""
+    here = world(claims=3)
+    here.host("n1", vcpus=4)
+    here.host("n2", vcpus=40)
+    for number in range(2):
+        here.request(f"r{number}", count=4, vcpus=1, group=ServerGroup(group_id=f"g{number}", policy="affinity"))
+
+    settle(here.scheduler(policy=PACK))
+
+    assert len({node for nodes in places(here).values() for node in nodes}) == 2
+    assert (len(said(here, CLAIMS, GroupHomeProposed)), said(here, CLAIMS, GroupHomeClosed)) == (2, [])
+    evident = {result.request_id: [each.attempt for each in result.decisions] for result in said(here, RESULTS, InstancesPlaced)}
+    assert sorted(attempts[0] for attempts in evident.values()) == [0, 1]
+
+
+def test_a_dry_run_waits_for_nobodys_home() -> None:
+    here = hosts("n1", vcpus=4, claims=3)
+    here.request("group", count=4, vcpus=1, group=TOGETHER)
+    here.request("dry", vcpus=1, dry_run=True)
+    scheduler = here.scheduler()
+
+    scheduler.turn()
+
+    assert [result.request_id for result in said(here, RESULTS, InstancesPlaced)] == ["dry"]
+    settle(scheduler)
+    assert sorted(places(here)) == ["dry", "group"]
 
 
 @pytest.mark.parametrize("policy", ["affinity", "anti-affinity", "soft-affinity", "soft-anti-affinity"])
