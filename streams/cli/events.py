@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from fnmatch import fnmatchcase
 from itertools import chain, islice
 from typing import Annotated, Any
@@ -35,7 +35,7 @@ from streams.cli.watching import check_grows
 from streams.clock import wall_clock_ms
 from streams.dead_letters import read_letter
 from streams.log.base import Log, LogUnreachable, Partition, Record, is_stand_in
-from streams.log.reading import READ_RECORDS, places
+from streams.log.reading import READ_RECORDS, by_time, places
 
 TOPICS_SHOWN = (REQUESTS, AUDITS, LIFECYCLE, CLAIMS, VERDICTS, FINDINGS, RESULTS, DEAD_LETTERS)
 """Topics of facts; rows, snapshots and digests are shown when asked for by `--topic`."""
@@ -262,12 +262,12 @@ def coming(log: Log, topics: tuple[str, ...], since: Any) -> Iterator[list[Recor
             say(f"claimlog: {problem}; it is waited for")
             is_away = True
     while True:
-        found: list[Record] = []
+        found: list[Sequence[Record]] = []
         try:
             for place, start in offsets.items():
                 records = log.read(*place, start, READ_RECORDS)
                 if records:
-                    found += records
+                    found.append(records)
                     offsets[place] = records[-1].offset + 1
             if not found:
                 log.wait(offsets, WAIT_SECONDS)
@@ -279,4 +279,4 @@ def coming(log: Log, topics: tuple[str, ...], since: Any) -> Iterator[list[Recor
                 say(f"claimlog: {problem}; it is waited for")
             is_away = True
             time.sleep(WAIT_SECONDS)
-        yield sorted(found, key=lambda record: record.time_ms)
+        yield by_time(found)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import accumulate
+from operator import itemgetter
 from typing import Final
 
 from projections.reading import between
@@ -39,6 +41,12 @@ def newer(log: Log, topic: str, positions: dict[int, int]) -> Iterator[Record]:
         for record in between(log, topic, number, first, end, READ_RECORDS):
             positions[number] = record.offset + 1
             yield record
+
+
+def by_time(partitions: Iterable[Sequence[Record]]) -> list[Record]:
+    """Records of several partitions together, in the order of time; of each in that of the log, should its clock go back."""
+    timed = [each for records in partitions for each in zip(accumulate((record.time_ms for record in records), max), records, strict=True)]
+    return [record for _, record in sorted(timed, key=itemgetter(0))]
 
 
 def backwards(log: Log, place: Partition, start: int, end: int, batch: int = READ_RECORDS) -> Iterator[Record]:

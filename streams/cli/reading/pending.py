@@ -21,6 +21,7 @@ from streams.cli.printed import units
 from streams.cli.reading.state import READ_RECORDS, State
 from streams.log.base import Log, Record, is_stand_in
 from streams.log.holes import CAUSE, holes_in, told
+from streams.log.reading import by_time
 from streams.reconciler import reconcile
 
 Each = Callable[[Ledger, Observed, Step], None]
@@ -53,7 +54,7 @@ def lay_pending(
     were pending at the moment `at` are not at hand.
     """
     for number, behind in sources.items():
-        records: list[Record] = []
+        records: list[list[Record]] = []
         starts = _carried_to(log, number, state.ends[number], behind)
         if at is not None:
             _check_at_hand(log, state, number, starts, behind, at)
@@ -63,8 +64,8 @@ def lay_pending(
             state.lost += 0 if stored is None else max(first - max(start, stored), 0)
             found = list(between(log, topic, number, max(start, first), behind[topic], READ_RECORDS))
             state.holes += holes_in(found)
-            records += found
-        for record in sorted(records, key=lambda record: record.time_ms):
+            records.append(found)
+        for record in by_time(records):
             _lay(state, record, each, is_judged=record.offset < committed.get(record.topic, {}).get(number, 0))
 
 

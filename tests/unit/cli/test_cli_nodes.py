@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from schemas.audits import InstanceReport
 from schemas.lifecycle import InstanceArrived, InstanceDeparted
@@ -14,7 +15,7 @@ from schemas.resources import ObservedResources
 from schemas.topics import AUDITS, LIFECYCLE
 from streams.cli.main import run
 from streams.cli.reading.state_at import state_at
-from streams.log.base import NO_RECORD, Message, TopicSpec
+from streams.log.base import NO_RECORD, Message, Record, TopicSpec
 from streams.log.jsonl import write_jsonl
 from streams.log.sqlite import SqliteLog
 from tests.cli_log import START_MS, FleetLog
@@ -209,6 +210,31 @@ def test_the_zone_is_every_zone_that_a_node_is_in_and_its_published_row_has_the_
     assert item["zone"] == "far,further,north"
     assert setting == "north\n\n\n"
     assert [row.zone for row in state.rows(state.node_ids()).values()] == ["north", "", ""]
+
+
+def test_what_hosts_report_is_laid_on_in_the_order_of_the_log_though_a_brokers_clock_went_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fleet = FleetLog(tmp_path)
+    fleet.audit("c01", {})
+    for instance_id in ("i1", "i2"):
+        fleet.lived("c01", instance_id, 1024, carry=False)
+    read = fleet.log.read
+
+    def set_back(topic: str, *args: Any, **options: Any) -> list[Record]:
+        """Each record of a topic a second before the one in front of it."""
+        records = read(topic, *args, **options)
+        return records if topic != LIFECYCLE else [replace(each, time_ms=START_MS + 9_000 - 1_000 * each.offset) for each in records]
+
+    monkeypatch.setattr(fleet.log, "read", set_back)
+    before = state_at(fleet.log)
+    fleet.carry()
+    after = state_at(fleet.log)
+
+    assert (before.pending, after.pending) == (2, 0)
+    for state in (before, after):
+        nodes = [node for ledger in state.ledgers.values() for node in ledger.nodes.values()]
+        assert [sorted(node.shown) for node in nodes] == [["i1", "i2"]]
 
 
 def test_the_cut_of_another_log_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

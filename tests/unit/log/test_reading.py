@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from streams.log.base import Message, Partition, TopicSpec
+from streams.log.base import Message, Partition, Record, TopicSpec
 from streams.log.memory import MemoryLog
-from streams.log.reading import backwards, partition_records, places, topic_records
+from streams.log.reading import backwards, by_time, partition_records, places, topic_records
 
 
 @pytest.fixture
@@ -34,3 +34,10 @@ def test_records_come_partition_by_partition_from_what_is_at_hand(log: MemoryLog
 def test_backwards_is_the_other_way_round_however_much_is_read_at_a_time(log: MemoryLog, batch: int) -> None:
     assert [record.offset for record in backwards(log, Partition("two", 0), 2, 6, batch)] == [5, 4, 3, 2]
     assert list(backwards(log, Partition("two", 0), 6, 6, batch)) == []
+
+
+def test_partitions_are_merged_by_time_and_each_keeps_its_own_order_though_its_clock_went_back() -> None:
+    times = {0: [10, 40, 20, 50], 1: [30, 45]}
+    found = by_time([Record("two", number, offset, time_ms, b"", b"") for offset, time_ms in enumerate(of)] for number, of in times.items())
+
+    assert [(record.partition, record.offset) for record in found] == [(0, 0), (1, 0), (0, 1), (0, 2), (1, 1), (0, 3)]
