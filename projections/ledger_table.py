@@ -21,7 +21,7 @@ from schemas.claims import GroupHomeProposed
 Extra = Mapping[bytes, bytes | None]
 """What the host keeps beside the ledger (open findings, views of nodes …): rows under its own keys, None to delete one."""
 
-_HEADER = "ledger"
+_HEADER, _NOTE = "ledger", "note/"
 _NODE, _TIMES, _GROUP, _IDS, _EXTRA = b"n", b"t", b"g", b"i", b"x"
 
 
@@ -137,6 +137,14 @@ class LedgerTable:
         """The host's own rows whose keys begin with `prefix`, in order."""
         for key, row in self._rows(_EXTRA + prefix):
             yield prefix + key, row
+
+    def noted(self, name: str) -> bytes | None:
+        """What was noted last under this name since everything was forgotten or stored anew; None if nothing was."""
+        return self._table.meta(_NOTE + name)
+
+    def note(self, name: str, value: bytes) -> None:
+        """Keep what the host has to remember, whatever else changed."""
+        self._table.write({}, next_offset=self._table.next_offset, meta={_NOTE + name: value})
 
     def clear(self) -> None:
         """Forget everything."""

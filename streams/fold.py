@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 
+import msgspec
 from msgspec import Struct, field
 
 from projections import companions
@@ -23,13 +24,18 @@ from schemas.findings import LeakResolved
 from schemas.results import ClaimOutcome
 from streams.dead_letters import dead_letter, hash_of
 from streams.leak_audit import LeakAudit, ended_below, finding_messages
-from streams.log.base import Log, LogDamaged, Message, Record, partition_count
+from streams.log.base import Log, LogDamaged, Message, Record, partition_count, topic_id_of
 from streams.log.reading import READ_RECORDS, partition_records
 
 Letters = Mapping[int, Mapping[int, str]]
 """Of each partition the offsets that have a dead letter, each with the hash of its record."""
 AHEAD_RECORDS = 200_000
 """A snapshot so much further than the table is loaded instead: folding as much takes ten times as long."""
+
+PUBLISHED = (topics.FINDINGS, topics.NODE_RESOURCES, topics.SNAPSHOTS, topics.VERDICTS)
+"""Where readers look for what follows from a state: it is published again where one of them was made anew."""
+TOPIC_IDS, SNAPSHOT_STARTS = "topic-ids", "snapshot-starts"
+"""The notes of the table that have theirs, and where the snapshots begin that were written with it."""
 
 SETTLES_SECONDS = 2.0
 """So long after it was taken over a partition that always has more is first looked through for silent nodes."""
@@ -59,8 +65,16 @@ class Fold:
     """One partition's state: ledger, views, findings, and the table that keeps them."""
 
     def __init__(
-        self, log: Log, partition: int, table: Table, tell: Callable[[str], None], began_seconds: float, batch_records: int
+        self,
+        log: Log,
+        partition: int,
+        table: Table,
+        tell: Callable[[str], None],
+        began_seconds: float,
+        batch_records: int,
+        topic_ids: bytes,
     ) -> None:
+        """`topic_ids` as `published_in` has them."""
         self.partition = partition
         self.began_seconds: float | None = began_seconds
         """When it was taken over; None once it has caught up, or is known to take its time."""
@@ -68,11 +82,15 @@ class Fold:
         self._close = table.close
         self.doubles_kept, self.discarded = (0, dict[str, tuple[str, int]]()), 0
         self.doubles: companions.Doubles | None = None
-        self.ledger, self.observed, leaks, at_snapshot = self._begin(log, tell)
+        self._topic_ids = topic_ids
+        made_anew = _made_anew(self.table.noted(TOPIC_IDS), topic_ids)
+        noted = None if topics.SNAPSHOTS in made_anew else self.table.noted(SNAPSHOT_STARTS)
+        starts = [] if noted is None else msgspec.json.decode(noted, type=list[int])
+        self.ledger, self.observed, leaks, at_snapshot = self._begin(log, made_anew, tell)
         self.is_unstored = at_snapshot
         """Whether the table has nothing of it yet, but that of before: not until all that follows is published."""
         self.audit = LeakAudit(partition, leaks)
-        self.is_unsaid = at_snapshot or not log.end(topics.FINDINGS, partition)
+        self.is_unsaid = at_snapshot or topics.FINDINGS in made_anew or not log.end(topics.FINDINGS, partition)
         self.unsaid = finding_messages(partition, self.audit.open_findings()) if self.is_unsaid else []
         """Findings that may not be published: open ones, as a snapshot's writer need not have come so far, and the end of what was open.
 
@@ -93,15 +111,17 @@ class Fold:
         if log.start(topics.CLAIMS, partition) > self.snapshot_offset:
             # The records below have left and no snapshot includes them: nobody else can begin here until this fold writes one.
             self.snapshot_offset = NEVER
-        self.snapshot_starts: list[int] = []
+        self.snapshot_starts = starts
         self.published = 0
         self.unfinished: Batch | None = None
         self.batch_records = batch_records
         self.touched: set[str] = set()
         """Nodes whose rows are to be published and kept."""
 
-    def _begin(self, log: Log, tell: Callable[[str], None]) -> tuple[Ledger, Observed, Leaks, bool]:
+    def _begin(self, log: Log, made_anew: Container[str], tell: Callable[[str], None]) -> tuple[Ledger, Observed, Leaks, bool]:
         """The state in the table if it belongs to this log, else that of the newest snapshot, else an empty one: the log has it all.
+
+        `made_anew` are topics that are not those which the table's state was published in.
 
         And whether it is that of a snapshot.
         """
@@ -112,8 +132,8 @@ class Fold:
 
         place = f"{topics.CLAIMS}/{self.partition}"
         kept = self._in_table(log, passed_over)
-        if kept is not None and (unmade := _unmade(kept[0], log)):
-            passed_over(f"{place}: the state in the table is discarded: {unmade} is empty; all is folded anew, which makes it again")
+        if kept is not None and (unmade := _unmade(kept[0], log, made_anew)):
+            passed_over(f"{place}: the state in the table is discarded: {unmade}; all is folded anew, which makes it again")
             return self._begun_anew(log)
         behind = newest_offset(log, self.partition) - (0 if kept is None else kept[0].next_offset)
         if kept is not None and behind < AHEAD_RECORDS:
@@ -125,7 +145,7 @@ class Fold:
             passed_over(f"{place}: the table is {behind} records behind the newest snapshot; it is discarded and begun there")
         ledger, extras = found
         if unmade := _unmade(ledger, log):
-            passed_over(f"{place}: the snapshot is passed over: {unmade} is empty; all is folded anew, which makes it again")
+            passed_over(f"{place}: the snapshot is passed over: {unmade}; all is folded anew, which makes it again")
             return self._begun_anew(log)
         return ledger, *self._taken(extras), True
 
@@ -184,14 +204,21 @@ class Fold:
         if self.is_unstored:
             self.table.store(self.ledger, dict(companions.all_rows(self.observed, self.audit.leaks, doubles)))
             self.doubles_kept, self.is_unstored = (doubles.changes, dict(doubles.words)), False
-            self.touched.clear()
+            self._keep_notes()
             return
         extra = dict(companions.node_row(self.observed, self.audit.leaks, node_id) for node_id in self.touched)
         if (known := (doubles.changes, dict(doubles.words))) != self.doubles_kept:
             extra.update((companions.doubles_row(doubles),))
             self.doubles_kept = known
         self.table.write(self.ledger, extra=extra)
+        self._keep_notes()
+
+    def _keep_notes(self) -> None:
+        """All that follows is published now."""
         self.touched.clear()
+        for name, value in ((TOPIC_IDS, self._topic_ids), (SNAPSHOT_STARTS, msgspec.json.encode(self.snapshot_starts))):
+            if self.table.noted(name) != value:
+                self.table.note(name, value)
 
     def close(self) -> None:
         """Close the table."""
@@ -227,7 +254,18 @@ def _faults_below(log: Log, ledger: Ledger, tell: Callable[[str], None]) -> list
     return found
 
 
-def _unmade(ledger: Ledger, log: Log) -> str:
+def published_in(log: Log) -> bytes:
+    """The topics that a fold publishes in now: which they are, beyond their names."""
+    return msgspec.json.encode({topic: found for topic in PUBLISHED if (found := topic_id_of(log, topic))})
+
+
+def _made_anew(noted: bytes | None, ids: bytes) -> frozenset[str]:
+    """The topics that were deleted and made anew since they were noted: what others wrote there since tells nothing of what was said."""
+    before, now = (msgspec.json.decode(each or b"{}", type=dict[str, str]) for each in (noted, ids))
+    return frozenset(topic for topic, found in now.items() if before.get(topic, found) != found)
+
+
+def _unmade(ledger: Ledger, log: Log, made_anew: Container[str] = ()) -> str:
     """What was published when this state was kept, and is not there: the log is a copy, or a derived topic was deleted.
 
     Nothing where all of it is there, where the records that it would be made of are no longer, or where it was begun at a snapshot that
@@ -235,7 +273,8 @@ def _unmade(ledger: Ledger, log: Log) -> str:
     """
     partition, held = ledger.partition, any(node.claims for node in ledger.nodes.values())
     published = [topic for topic, has in ((topics.NODE_RESOURCES, bool(ledger.nodes)), (topics.VERDICTS, held)) if has]
-    missing = next((f"{topic}/{partition}" for topic in published if not log.end(topic, partition)), "")
+    missing = [f"{topic}/{partition} is empty" for topic in published if not log.end(topic, partition)]
+    missing += [f"{topic}/{partition} was made anew" for topic in published if topic in made_anew]
     if not missing or log.start(topics.CLAIMS, partition):
         return ""
-    return missing if log.end(topics.DIGESTS, partition) or not newest_offset(log, partition) else ""
+    return missing[0] if log.end(topics.DIGESTS, partition) or not newest_offset(log, partition) else ""

@@ -21,14 +21,14 @@ from projections.reading import OffsetGap
 from projections.rows import node_resources
 from projections.rules import DIGEST_EVERY
 from projections.snapshots import chunks_of, newest_offset
-from projections.table import TableDamaged, TableError
+from projections.table import Table, TableDamaged, TableError
 from schemas import topics
 from schemas.findings import LeakConfirmed
 from schemas.results import SnapshotChunk
 from streams.clock import ClockMs, LogTime, wall_clock_ms
 from streams.derived import derived, verdict
 from streams.double_watch import DoubleWatch
-from streams.fold import AHEAD_RECORDS, Batch, Fold
+from streams.fold import AHEAD_RECORDS, Batch, Fold, published_in
 from streams.leak_audit import finding_messages
 from streams.log.base import Log, LogDamaged, Message, Partition, Record
 from streams.looked_through import letters_of
@@ -159,8 +159,9 @@ class Folder:
         for lost in sorted(self.folds.keys() - partitions):
             self._give_up(self.folds.pop(lost))
         try:
+            topic_ids = cache(partial(published_in, self._log))
             for partition in sorted(partitions - self.folds.keys()):
-                opened = self._opened(partition)
+                opened = self._opened(partition, topic_ids)
                 if opened is not None:
                     self._doubles.heard_of(opened.doubles, opened.ledger, is_unsaid=opened.is_unsaid)
         finally:
@@ -181,15 +182,19 @@ class Folder:
         for node_id in fold.ledger.nodes:
             self.metrics.rows.pop(node_id, None)
 
-    def _opened(self, partition: int) -> Fold | None:
+    def _opened(self, partition: int, topic_ids: Callable[[], bytes]) -> Fold | None:
         """Take a partition over; None while another process has its table. A table that cannot be read is made anew, once."""
         tables = self._tables
         table = tables.opened(partition)
         if table is None:
             return None
+
+        def begun(table: Table) -> Fold:
+            return Fold(self._log, partition, table, self._tell, tables.seconds(), BATCH_RECORDS, topic_ids())
+
         try:
             try:
-                fold = Fold(self._log, partition, table, self._tell, tables.seconds(), BATCH_RECORDS)
+                fold = begun(table)
             except TableDamaged as problem:
                 with suppress(TableError):  # That it is damaged is known.
                     table.close()
@@ -197,7 +202,7 @@ class Folder:
                 table = tables.opened(partition)
                 if table is None:
                     return None
-                fold = Fold(self._log, partition, table, self._tell, tables.seconds(), BATCH_RECORDS)
+                fold = begun(table)
         except BaseException:
             tables.left(partition)
             if table is not None:

@@ -528,6 +528,47 @@ def test_what_was_derived_and_is_not_there_is_made_again_though_the_state_is(wor
     once_more.close()
 
 
+class _Known(MemoryLog):
+    """A log that tells its topics from others of their names, as Kafka does."""
+
+    def __init__(self, world: World, ids: dict[str, str]) -> None:
+        super().__init__(clock=lambda: world.now_ms)
+        self.ids = ids
+
+    def topic_id(self, topic: str) -> str:
+        return self.ids[topic]
+
+
+@pytest.mark.parametrize("emptied", [topics.VERDICTS, topics.FINDINGS])
+def test_what_was_made_anew_is_said_again_though_some_of_it_was_before_a_kill_or_another_worker_said_something(
+    world: World, emptied: str
+) -> None:
+    ids = dict.fromkeys(topics.TOPICS, "first")
+    world.log = _Known(world, ids)
+    open_ledger(world.log, ledger_partitions=1, request_partitions=1)
+    ghosts = tuple(InstanceReport(instance_id=f"ghost{number}", resources=ObservedResources(vcpus=1)) for number in range(3))
+    world.append(world.audit(1, ghosts), *(claim(number) for number in range(3)))
+    first = world.folder()
+    first.turn(ALL)
+    first.close()
+    original, world.log = world.log, _Known(world, ids | {emptied: "second"})
+    world.log.create([TopicSpec(name, count) for name, count in original.topics().items()])
+    for name in original.topics():
+        records = original.read(name, 0, 0, 1 if name == emptied else 1000)
+        world.log.append([Message(name, r.key, r.value, r.headers, 0) for r in records])
+
+    ends = []
+    for _ in range(2):
+        again = world.folder()
+        again.turn(ALL)
+        again.close()
+        ends.append(world.log.end(emptied, 0))
+
+    assert original.end(emptied, 0) == 3
+    assert ends == [4, 4], "all of it, and not at every start"
+    assert {r.value for r in original.read(emptied, 0, 0)} == {r.value for r in world.log.read(emptied, 0, 0)}
+
+
 def test_verdicts_that_were_deleted_are_made_again_by_a_worker_that_has_nothing_but_a_snapshot(world: World) -> None:
     world.append(world.audit(1), *(claim(number) for number in range(3)))
     rows = companions.all_rows(Observed(0), Leaks(0), companions.Doubles(0, {}))
@@ -779,3 +820,25 @@ def test_rows_that_were_replaced_are_dropped_now_and_then(world: World, monkeypa
 
     assert max(kept) <= 4, "of eight records that were published half are rows"
     host.close()
+
+
+@pytest.mark.parametrize("remade", [False, True])
+def test_snapshots_are_dropped_by_who_writes_only_a_few_between_two_starts_but_none_of_a_topic_made_anew(
+    world: World, monkeypatch: pytest.MonkeyPatch, remade: bool
+) -> None:
+    monkeypatch.setattr(folder_module, "SNAPSHOT_EVERY", 10)
+    ids = dict.fromkeys(topics.TOPICS, "first")
+    world.log = _Known(world, ids)
+    open_ledger(world.log, ledger_partitions=1, request_partitions=1)
+    starts = []
+    for life in range(6):
+        world.append(*(world.audit(10 * life + number) for number in range(10)))
+        if life == 3 and remade:
+            ids[topics.SNAPSHOTS] = "second"
+        host = world.folder()
+        host.turn(ALL)
+        host.close()
+        starts.append(world.log.start(topics.SNAPSHOTS, 0))
+
+    assert starts == ([0, 0, 0, 0, 0, 0] if remade else [0, 0, 0, 1, 2, 3])
+    assert world.log.end(topics.SNAPSHOTS, 0) == 6
