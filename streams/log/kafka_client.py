@@ -126,7 +126,7 @@ class Clients:
             try:
                 made = thread.submit(make, self._config(*parts)).result()
             except KafkaException as problem:
-                said = error_of(problem).str()
+                said = self.settings.told(error_of(problem).str())
                 # What a producer alone refuses shows after a consumer was made, and was wrong from the beginning.
                 gone = unreadable(self.settings.options, said)
                 raise (LogError if gone and self._has_made else SettingsProblem)(f"{self.settings.place}: {gone or said}") from None

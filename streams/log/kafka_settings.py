@@ -71,7 +71,8 @@ class KafkaSettings(Struct, frozen=True, kw_only=True):
     `prefix` sets several ledgers on one cluster apart: topic `claims` is `PREFIX.claims` there. `single_broker` says that a replication
     of 1 is meant. `patience_ms` is how long to go on trying before an error. `options` are passed to librdkafka as they are. `known` are
     brokers that the cluster has named, HOST:PORT: any of them lets in whoever comes later, when those of `bootstrap` are gone. `files`
-    are those that settings, secrets and certificates come from, each with a hash of what was in it.
+    are those that settings, secrets and certificates come from, each with a hash of what was in it. `variables` are those of the
+    environment, by the setting that each makes.
     """
 
     bootstrap: str
@@ -81,6 +82,7 @@ class KafkaSettings(Struct, frozen=True, kw_only=True):
     options: Mapping[str, str] = {}
     known: tuple[str, ...] = ()
     files: Mapping[str, str] = {}
+    variables: Mapping[str, str] = {}
 
     @property
     def brokers(self) -> list[str]:
@@ -106,6 +108,11 @@ class KafkaSettings(Struct, frozen=True, kw_only=True):
     def group(self, name: str) -> str:
         """What a consumer group is called on the cluster; an unnamed prefix has a name here, since groups of others are there too."""
         return f"{self.prefix or UNNAMED}.{name}"
+
+    def told(self, refusal: str) -> str:
+        """What librdkafka says of a setting it refuses, and which variable of the environment made it: it may be meant for others."""
+        made = [variable for name, variable in self.variables.items() if f'"{name}"' in refusal]
+        return f"{refusal}; {made[0]} in the environment says so" if made else refusal
 
     def same_groups(self) -> KafkaSettings | None:
         """The other ledger on the cluster whose groups would have the same names: the one without a prefix, and the one of its groups'."""
@@ -159,7 +166,17 @@ def parse_settings(address: str, environ: Mapping[str, str], given: Iterable[str
     _check_tokens(options)
     files |= _hashes(value for name, value in options.items() if name.startswith("ssl.") and name.endswith(".location"))
     return KafkaSettings(
-        bootstrap=bootstrap, prefix=prefix, single_broker=single_broker, patience_ms=patience_ms, options=options, files=files
+        bootstrap=bootstrap,
+        prefix=prefix,
+        single_broker=single_broker,
+        patience_ms=patience_ms,
+        options=options,
+        files=files,
+        variables={
+            _one_name(_dotted(name.removeprefix(ENVIRONMENT))): name
+            for name in environ
+            if name.startswith(ENVIRONMENT) and name != CONFIG
+        },
     )
 
 

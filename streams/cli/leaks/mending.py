@@ -25,6 +25,7 @@ from streams.cli.reading.state_at import state_at
 from streams.cli.writing import appended, appended_to, check_readable, check_writable, new_stamp
 from streams.healing import OpenRecord, Place, Remedy, adopted, ignored, remedy
 from streams.log.base import Log, Position
+from streams.operator import release
 
 FindingName = Annotated[str, Parameter(help="Its id, as `claimlog leaks -o json` or -c finding_id names it.")]
 ReasonFlag = Annotated[str, Parameter(converter=not_empty, help="Words for those who read it later.")]
@@ -106,9 +107,7 @@ def ignore(
         check_writable(source)
         state = state_at(source)
         record = _known(state, finding)
-        if state.laid and _found(state_at(source, pending=False), finding) is None:
-            # The word would stand in front of the observations, and be of nothing.
-            say(f"{finding}: what it rests on is not in the ledger yet, so nothing was written; `claimlog run` carries it there")
+        if _carried(source, state, finding) is None:
             return Exit.ERROR
         position = appended(source, ignored(record, new_stamp(), reason))
         now = _found(state_at(source), finding)
@@ -120,11 +119,15 @@ def ignore(
 def adopt(finding: FindingName, /, *, reason: ReasonFlag, log: LogFlag = None) -> int:
     """Claim what an instance uses that is on its host without a claim: its reported size, and the PCI devices that it has.
 
-    The claim is confirmed by the next audit. Where it is refused that is said, with the reason, and the finding stays.
+    The claim is confirmed by the next audit. Where it is refused that is said, with the reason, and the finding stays; where another was
+    granted just before, or the instance left, it is given back (both exit 1). Of what rests on observations that are not in the ledger yet
+    nothing is written, as with `leaks ignore`.
     """
     with opened(log) as source:
         check_writable(source)
-        state = state_at(source)
+        fresh = Fresh(source, teller(sys.stderr))
+        record = _known(fresh.loaded, finding)
+        state = fresh.now(record.node_id, record.instance_id)  # To read a long log takes a while.
         record = _known(state, finding)
         mends = adopted(record, _place(state, record), new_stamp())
         if not mends.messages:
@@ -132,9 +135,16 @@ def adopt(finding: FindingName, /, *, reason: ReasonFlag, log: LogFlag = None) -
             return Exit.ERROR
         word = ignored(record, new_stamp(), f"adopted: {reason}")
         check_readable(word)  # Before the claim is written, which would stand without it.
-        ledger = state_at(source, views=False, pending=False) if state.laid else state
+        ledger = _carried(source, state, finding)
+        if ledger is None:
+            return Exit.ERROR
         position, step = appended_to(ledger, source, *mends.messages)
         outcome = _outcome(step)
+        if outcome == "granted" and (why := _overtaken(ledger, record, step)):
+            back = appended(source, release(step.outcomes[0].claim_id, record.node_id, new_stamp(), reason="operator", note=why))
+            print("released")
+            say(f"{why}: the claim at {position} is given back by {back}")
+            return Exit.ERROR
         print(outcome, flush=True)
         say(f"{_told(mends, step).says}: {position} ({reason})")
         if outcome == "granted":  # Only then and not before: the word alone would hide the finding.
@@ -168,6 +178,29 @@ def _known(state: State, finding_id: str) -> OpenRecord:
         names = [finding.finding_id for finding in state.findings()]
         raise UsageProblem(f"there is no open finding {finding_id!r}; open are: {', '.join(names[:10]) or 'none'}")
     return found
+
+
+def _carried(log: Log, state: State, finding_id: str) -> State | None:
+    """The state without what nobody has carried; None, which is said, where the finding rests on that.
+
+    What is written would stand in front of the observations: a word would be of nothing, a claim of what no audit is known of.
+    """
+    ledger = state_at(log, pending=False) if state.laid else state
+    if _found(ledger, finding_id) is not None:
+        return ledger
+    say(f"{finding_id}: what it rests on is not in the ledger yet, so nothing was written; `claimlog run` carries it there")
+    return None
+
+
+def _overtaken(state: State, finding: OpenRecord, step: Step) -> str:
+    """What was written between the look and a claim that was granted, and leaves nothing to claim; empty if nothing was."""
+    ledger = state.ledger_of(finding.node_id)
+    assert ledger is not None
+    node, instance_id = ledger.nodes[finding.node_id], finding.instance_id
+    others = [claim.claim_id for claim in node.claims.get(instance_id, ()) if claim.offset < step.offset]
+    if others:
+        return f"{instance_id} was claimed meanwhile ({others[0]})"
+    return "" if instance_id in node.shown else f"{instance_id} left {finding.node_id} meanwhile"
 
 
 def _place(state: State, finding: OpenRecord) -> Place:

@@ -55,11 +55,11 @@ def orphaned(fleet: FleetLog) -> str:
     return "orphan-claim/n1/r1/0/s-1.1"
 
 
-def strange(fleet: FleetLog) -> str:
-    """A guest that nobody claimed, seen by two audits; returns the finding's id."""
+def strange(fleet: FleetLog, *, carry: bool = True) -> str:
+    """A guest that nobody claimed, seen by two audits, which the ledger has where somebody is to `carry` them; returns the finding's id."""
     for _ in range(2):
         fleet.now_ms += 60_000
-        fleet.audit("n1", {"stranger": 2048})
+        fleet.audit("n1", {"stranger": 2048}, carry=carry)
     return "ghost-instance/n1/stranger"
 
 
@@ -129,10 +129,7 @@ def test_an_ignored_finding_is_shown_only_when_asked_for_and_alarms_nobody(fleet
 def test_a_word_on_what_is_not_in_the_ledger_yet_is_not_written_as_it_would_stand_in_front_of_it(
     fleet: FleetLog, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for _ in range(2):
-        fleet.now_ms += 60_000
-        fleet.audit("n1", {"stranger": 2048}, carry=False)
-    finding, before = "ghost-instance/n1/stranger", claims(fleet)
+    finding, before = strange(fleet, carry=False), claims(fleet)
 
     refused = fleet.run(capsys, "leaks", "ignore", finding, "--reason", "known")
     unchanged = claims(fleet) == before
@@ -702,3 +699,54 @@ def test_an_adoption_is_told_before_its_word_is_written(
     assert said.code not in {0, 2}
     assert said.out == "granted\n"
     assert "claim 2 GiB for stranger on n1: claims/" in said.err
+
+
+@pytest.mark.parametrize("meanwhile", ["another adoption", "the guest left"])
+def test_an_adoption_that_was_overtaken_is_given_back(
+    fleet: FleetLog, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, meanwhile: str
+) -> None:
+    finding, append, overtaken = strange(fleet), SqliteLog.append, list[str]()
+
+    def overtake(log: SqliteLog, messages: Sequence[Message]) -> list[int]:
+        if not overtaken and any(isinstance(decode(each.topic, each.value), ClaimRequested) for each in messages):
+            overtaken.append(meanwhile)
+            if meanwhile == "the guest left":
+                fleet.lived("n1", "stranger", 2048, InstanceDeparted)
+            else:
+                fleet.claim("theirs", "stranger", "n1", memory_mib=2048)
+        return append(log, messages)
+
+    monkeypatch.setattr(SqliteLog, "append", overtake)
+    said = fleet.run(capsys, "leaks", "adopt", finding, "--reason", "started by hand")
+
+    held = [item["claim_id"] for item in fleet.run(capsys, "claims", "list", "-o", "json").json["items"]]
+    assert (said.code, said.out) == (1, "released\n"), said.err
+    if meanwhile == "the guest left":
+        assert "stranger left n1 meanwhile: the claim at claims/" in said.err
+        assert held == []
+    else:
+        assert "stranger was claimed meanwhile (theirs): the claim at claims/" in said.err
+        assert held == ["theirs"]
+    words = [event for record in claims(fleet) if isinstance(event := decode(CLAIMS, record.value), FindingIgnored)]
+    assert words == []
+
+
+def test_nothing_is_claimed_for_a_guest_that_only_observations_show_which_nobody_carried(
+    fleet: FleetLog, capsys: pytest.CaptureFixture[str]
+) -> None:
+    finding = strange(fleet, carry=False)
+    before = len(claims(fleet))
+
+    said = fleet.run(capsys, "leaks", "adopt", finding, "--reason", "started by hand")
+
+    assert (said.code, said.out, len(claims(fleet))) == (1, "", before)
+    assert "is not in the ledger yet, so nothing was written; `claimlog run` carries it there" in said.err
+
+
+def test_a_kind_of_finding_that_there_is_not_is_refused_with_those_that_there_are(
+    fleet: FleetLog, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = fleet.run(capsys, "leaks", "--kind", "ghost")
+
+    assert (said.code, said.out) == (2, "")
+    assert "ghost-instance" in said.err

@@ -124,3 +124,15 @@ def test_what_was_refused_before_ends_nobody_whose_secret_was_replaced_since(tmp
 
     with pytest.raises(LogUnreachable):
         clients.patiently(ask, "asking for offsets", 0.0)
+
+
+def test_a_setting_that_a_variable_made_which_was_not_meant_for_it_names_the_variable() -> None:
+    """As Kubernetes gives every pod for a service named `claimlog-kafka`."""
+    environ = {"CLAIMLOG_KAFKA_SERVICE_HOST": "10.0.0.1", "CLAIMLOG_KAFKA_CLIENT_RACK": "r1"}
+    clients = Clients(parse_settings("kafka://127.0.0.1:9092", environ))
+
+    with pytest.raises(SettingsProblem) as refused:
+        clients.consumer()
+
+    said = 'No such configuration property: "service.host"; CLAIMLOG_KAFKA_SERVICE_HOST in the environment says so'
+    assert str(refused.value) == f"kafka://127.0.0.1:9092: {said}"

@@ -43,7 +43,7 @@ def test_of_two_names_of_a_setting_what_is_said_nearer_to_the_command_wins(one: 
 
         both = parse_settings(f"kafka://b:9092{query}", environ, [f"{last}={values[1]}"] if place == "-X" else [])
 
-        assert structs.replace(both, files={}) == parse_settings("kafka://b:9092", {}, [f"{last}={values[1]}"])
+        assert structs.replace(both, files={}, variables={}) == parse_settings("kafka://b:9092", {}, [f"{last}={values[1]}"])
 
 
 def test_of_two_names_of_a_setting_in_one_file_the_last_line_wins(tmp_path: Path) -> None:
