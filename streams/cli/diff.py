@@ -60,7 +60,7 @@ def diff(*names: OnlyNodes, at: AtFlag = (), why: WhyFlag = False, log: LogFlag 
         before = _rows(first)
         base = state_at(source, start, pending=False, now_ms=now_ms, tell=tell) if first.pending else first
         _check_order(source, base, ends_at(source, end, tell), at)
-        changes = Changes(_rows(base))
+        changes = Changes(_rows(base), _named(names))
         changes.settle(before, CARRIED_LATER, first.as_of_ms)
         last = state_at(source, end, each=changes.apply, begun=base, now_ms=now_ms, tell=tell)
     after = _rows(last)
@@ -90,11 +90,14 @@ def _check_order(log: Log, first: State, last: Mapping[int, int], at: Sequence[s
 
 def _chosen(names: Sequence[str], known: Sequence[str]) -> list[str]:
     """The nodes asked for; all without names. Raises UsageProblem for one that neither moment knows."""
-    wanted = [name.removeprefix("node/") for name in names]
-    for name in wanted:
+    for name in _named(names):
         if name not in known:
             raise UsageProblem(unknown_node(name, known))
-    return sorted(set(wanted)) or list(known)
+    return sorted(set(_named(names))) or list(known)
+
+
+def _named(names: Sequence[str]) -> list[str]:
+    return [name.removeprefix("node/") for name in names]
 
 
 def _items(

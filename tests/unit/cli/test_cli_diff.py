@@ -64,8 +64,11 @@ def test_without_why_there_are_the_changes_only_and_a_node_can_be_chosen(fleet: 
     fleet.audit("n2", {"b": 200})
 
     said = fleet.run(capsys, "diff", "node/n2", *at(start), "--at", "now", "-o", "json")
+    told, of_all = (fleet.run(capsys, "diff", *node, "--why", *at(start), "--at", "now", "-o", "json") for node in (["n2"], []))
 
     assert [(item["kind"], item["node_id"], item["delta"]["used"]) for item in said.json["items"]] == [("change", "n2", 200)]
+    assert told.json["items"] == [item for item in of_all.json["items"] if item["node_id"] == "n2"]
+    assert {item["kind"] for item in told.json["items"]} == {"change", "record"}
 
 
 def test_nothing_differs_between_a_moment_and_itself(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
