@@ -69,7 +69,7 @@ def milli(ratio: float) -> int:
 
 def _cell(given: Given) -> numa.Cell:
     """Nova's cpuset, pcpuset and mempages."""
-    siblings = [tuple(sorted(core)) for core in given.get("siblings") or []]
+    siblings = [tuple(sorted(core)) for core in given.get("siblings") or [] if core]
     known = {cpu for core in siblings for cpu in core}
     shared, dedicated = given.get("cpuset") or (), given.get("pcpuset") or ()
     alone = [(cpu,) for cpu in sorted({*shared, *dedicated} - known)]

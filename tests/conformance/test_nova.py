@@ -49,6 +49,13 @@ def test_a_vector_that_asks_for_what_the_product_has_not_fails(networks: Any, ex
     assert difference(vector | {"expect": {"cells": [[0]]}}) == expected
 
 
+def test_a_core_without_cpus_is_none() -> None:
+    host = {"id": 0, "cpuset": [], "pcpuset": [0, 1], "memory": 1024, "siblings": [[], [0, 1]]}
+    given = {"host_cells": [host], "steps": [{"instance": [PINNED | {"memory": 64}]}]}
+
+    assert difference({"area": "numa_host_fit", "subject": "numa_fit_instance_to_host", "given": given, "expect": {"cells": [[0]]}}) == ""
+
+
 HOSTS = [["blade", "n1"], ["blade", "n2"], ["Rack", "n1"]]
 ONE_OF_A = {"instances": [{"uuid": "i1", "flavor": {"name": "a"}}]}
 CELL = {"id": 0, "cpuset": [], "pcpuset": [0, 1], "memory": 2048, "siblings": [[0], [1]], "memory_usage": 1024}
