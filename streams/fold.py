@@ -34,8 +34,10 @@ AHEAD_RECORDS = 200_000
 
 PUBLISHED = (topics.FINDINGS, topics.NODE_RESOURCES, topics.SNAPSHOTS, topics.VERDICTS)
 """Where readers look for what follows from a state: it is published again where one of them was made anew."""
-TOPIC_IDS, SNAPSHOT_STARTS = "topic-ids", "snapshot-starts"
-"""The notes of the table that have theirs, and where the snapshots begin that were written with it."""
+TOPIC_IDS, SNAPSHOT_STARTS, REFOLDS_TO = "topic-ids", "snapshot-starts", "refolds-to"
+"""The notes of the table: their ids; where the snapshots begin that were written with it; and, where what follows is made again from the
+first record on, up to where: until then no snapshot is begun at.
+"""
 
 SETTLES_SECONDS = 2.0
 """So long after it was taken over a partition that always has more is first looked through for silent nodes."""
@@ -84,8 +86,6 @@ class Fold:
         self.doubles: companions.Doubles | None = None
         self._topic_ids = topic_ids
         made_anew = _made_anew(self.table.noted(TOPIC_IDS), topic_ids)
-        noted = None if topics.SNAPSHOTS in made_anew else self.table.noted(SNAPSHOT_STARTS)
-        starts = [] if noted is None else msgspec.json.decode(noted, type=list[int])
         self.ledger, self.observed, leaks, at_snapshot = self._begin(log, made_anew, tell)
         self.is_unstored = at_snapshot
         """Whether the table has nothing of it yet, but that of before: not until all that follows is published."""
@@ -111,7 +111,7 @@ class Fold:
         if log.start(topics.CLAIMS, partition) > self.snapshot_offset:
             # The records below have left and no snapshot includes them: nobody else can begin here until this fold writes one.
             self.snapshot_offset = NEVER
-        self.snapshot_starts = starts
+        self.snapshot_starts = [] if at_snapshot or topics.SNAPSHOTS in made_anew else self._snapshots_before(log)
         self.published = 0
         self.unfinished: Batch | None = None
         self.batch_records = batch_records
@@ -134,7 +134,9 @@ class Fold:
         kept = self._in_table(log, passed_over)
         if kept is not None and (unmade := _unmade(kept[0], log, made_anew)):
             passed_over(f"{place}: the state in the table is discarded: {unmade}; all is folded anew, which makes it again")
-            return self._begun_anew(log)
+            return self._made_again(log)
+        if self._is_made_again(log, 0 if kept is None else kept[0].next_offset):
+            return self._made_again(log) if kept is None else (*kept, False)
         behind = newest_offset(log, self.partition) - (0 if kept is None else kept[0].next_offset)
         if kept is not None and behind < AHEAD_RECORDS:
             return *kept, False
@@ -146,7 +148,7 @@ class Fold:
         ledger, extras = found
         if unmade := _unmade(ledger, log):
             passed_over(f"{place}: the snapshot is passed over: {unmade}; all is folded anew, which makes it again")
-            return self._begun_anew(log)
+            return self._made_again(log)
         return ledger, *self._taken(extras), True
 
     def _in_table(self, log: Log, tell: Callable[[str], None]) -> tuple[Ledger, Observed, Leaks] | None:
@@ -168,6 +170,27 @@ class Fold:
         self.table.clear()
         self.doubles, self.doubles_kept = None, (0, {})
         return Ledger(self.partition, partition_count(log, topics.CLAIMS)), Observed(self.partition), Leaks(self.partition), False
+
+    def _made_again(self, log: Log) -> tuple[Ledger, Observed, Leaks, bool]:
+        """The same, and whoever goes on with this table does so until all that there is now has been published once more."""
+        begun = self._begun_anew(log)
+        self.table.note(TOPIC_IDS, self._topic_ids)
+        self.table.note(REFOLDS_TO, msgspec.json.encode(log.end(topics.CLAIMS, self.partition)))
+        return begun
+
+    def _is_made_again(self, log: Log, offset: int) -> bool:
+        """Whether that is still to be done by a fold which stands at this offset, and can be."""
+        noted = self.table.noted(REFOLDS_TO)
+        return noted is not None and log.start(topics.CLAIMS, self.partition) <= offset < msgspec.json.decode(noted, type=int)
+
+    def is_made_again(self, log: Log) -> bool:
+        """Whether the table is not to be left for a snapshot, however far ahead that is."""
+        return self._is_made_again(log, self.ledger.next_offset)
+
+    def _snapshots_before(self, log: Log) -> list[int]:
+        """Where those begin that were written with this table, if it is this log's, and are still there."""
+        noted, end = self.table.noted(SNAPSHOT_STARTS), log.end(topics.SNAPSHOTS, self.partition)
+        return [] if noted is None else [start for start in msgspec.json.decode(noted, type=list[int]) if start < end]
 
     def _taken(self, rows: companions.Rows) -> tuple[Observed, Leaks]:
         observed, leaks, self.doubles = companions.taken(self.partition, rows)

@@ -358,6 +358,9 @@ class Folder:
         elif self._tables.seconds() - fold.began_seconds > self._tables.deadline_seconds:
             place, fold.began_seconds = f"{topics.CLAIMS}/{fold.partition}", None
             late = f"{place}: {lag} records are left after {self._tables.deadline_seconds:.0f} s"
+            if fold.is_made_again(self._log):
+                self._tell(f"{late}, from which what was made anew is made again: folding on")
+                return
             if newest_offset(self._log, fold.partition) - fold.ledger.next_offset < AHEAD_RECORDS:
                 self._tell(f"{late}, and no snapshot is far ahead: folding on")
                 return

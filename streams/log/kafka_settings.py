@@ -111,7 +111,8 @@ class KafkaSettings(Struct, frozen=True, kw_only=True):
 
     def told(self, refusal: str) -> str:
         """What librdkafka says of a setting it refuses, and which variable of the environment made it: it may be meant for others."""
-        made = [variable for name, variable in self.variables.items() if f'"{name}"' in refusal]
+        quoted = re.findall(r'"([^"]+)"', refusal)
+        made = [self.variables[name] for each in quoted if (name := _one_name(each)) in self.variables]
         return f"{refusal}; {made[0]} in the environment says so" if made else refusal
 
     def same_groups(self) -> KafkaSettings | None:
@@ -145,16 +146,12 @@ def parse_settings(address: str, environ: Mapping[str, str], given: Iterable[str
             raise SettingsProblem(f"{broker}: expected a port from 1 to {PORT_MAX}, got {port}")
     if not _PREFIX.fullmatch(prefix):
         raise SettingsProblem(f"prefix {prefix!r} may have letters, digits, - and _ only; the address of a Kafka log is {FORM}")
-    options: dict[str, str] = {}
     # Before they are read: what changes in between is then taken for changed.
     files = _hashes(value for name, value in environ.items() if name == CONFIG or (name.startswith(ENVIRONMENT) and name.endswith("_FILE")))
-    for said in (
-        _from_file(environ),
-        _from_environment(environ),
-        {_one_name(key): value for key, value in parse_qsl(_flags_said(query), keep_blank_values=True)},
-        dict(_pair(text, "-X") for text in given),
-    ):
-        options |= said
+    in_environment = _from_environment(environ)
+    nearer = {_one_name(key): value for key, value in parse_qsl(_flags_said(query), keep_blank_values=True)}
+    nearer |= dict(_pair(text, "-X") for text in given)
+    options = _from_file(environ) | {name: value for name, (_, value) in in_environment.items()} | nearer
     single_broker = _flag(options.pop(SINGLE_BROKER, "false"))
     patience_ms = _milliseconds(options)
     if SESSION in options:
@@ -172,11 +169,7 @@ def parse_settings(address: str, environ: Mapping[str, str], given: Iterable[str
         patience_ms=patience_ms,
         options=options,
         files=files,
-        variables={
-            _one_name(_dotted(name.removeprefix(ENVIRONMENT))): name
-            for name in environ
-            if name.startswith(ENVIRONMENT) and name != CONFIG
-        },
+        variables={name: variable for name, (variable, _) in in_environment.items() if name not in nearer},
     )
 
 
@@ -262,8 +255,9 @@ def _from_file(environ: Mapping[str, str]) -> dict[str, str]:
     return dict(_pair(line, f"{file}:{number}") for number, line in lines if line and not line.startswith("#"))
 
 
-def _from_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    options: dict[str, str] = {}
+def _from_environment(environ: Mapping[str, str]) -> dict[str, tuple[str, str]]:
+    """By setting, the variable that makes it, and what to."""
+    options: dict[str, tuple[str, str]] = {}
     for variable, value in environ.items():
         if not variable.startswith(ENVIRONMENT) or variable == CONFIG:
             continue
@@ -274,7 +268,7 @@ def _from_environment(environ: Mapping[str, str]) -> dict[str, str]:
         name = name.removesuffix("_FILE") if is_secret else name
         if is_secret and ENVIRONMENT + name in environ:
             raise SettingsProblem(f"{variable} and {ENVIRONMENT}{name} are both set; expected one of them")
-        options[_one_name(_dotted(name))] = meant
+        options[_one_name(_dotted(name))] = (variable, meant)
     return options
 
 

@@ -90,16 +90,12 @@ class Homes:
 
     def keeps_from(self, work: Work, seat: Seat, chosen: Chosen, choose: Choose) -> bool:
         """Whether a seat waits for members of a group who are to have the room where it would go."""
-        if not self._kept:
-            return False
-        other = self.beside(work, seat, chosen, choose)
-        seat.decision = chosen.decision
-        return other is not chosen
+        return bool(self._kept) and self.beside(work, seat, chosen, choose) is not chosen
 
     def beside(self, work: Work, seat: Seat, chosen: Chosen, choose: Choose) -> Chosen:
         """What is chosen, or would be if the members of all requests that came before were claimed already; then the work waits for one.
 
-        No evidence can name those, since they may never be claimed.
+        No evidence can name those, since they may never be claimed; what was decided for the seat stays.
         """
         before = [] if work.asked.request.dry_run else [each for each in self._kept.values() if _came(each.work) < _came(work)]
         there = [each for each in before if each.node_id == chosen.decision.chosen]
@@ -111,6 +107,7 @@ class Homes:
         try:
             other = Chosen(*choose(work, seat), is_evident=False)
         finally:
+            seat.decision = chosen.decision
             for each in before:
                 for item in each.items:
                     self._fleet.lift(item.claim_id)

@@ -552,6 +552,21 @@ def test_a_home_that_is_chosen_beside_rooms_that_are_kept_is_no_evidence() -> No
     assert sorted(attempts[0] for attempts in evident.values()) == [0, 1]
 
 
+def test_who_is_cancelled_while_it_waits_beside_a_room_that_is_kept_tells_what_the_log_alone_says() -> None:
+    here = hosts("n1", vcpus=4, claims=3)
+    asked = [here.request(f"r{n}", count=4, vcpus=1, group=ServerGroup(group_id=f"g{n}", policy="affinity")) for n in range(2)]
+    scheduler = here.scheduler(policy=PACK)
+    scheduler.turn()
+    here.cancel("r1")
+    settle(scheduler)
+
+    (failed,) = said(here, RESULTS, PlacementFailed)
+    assert (failed.request_id, failed.reason) == ("r1", "cancelled")
+    decisions = spelled_out(asked[1], failed.decisions)
+    assert [decision.chosen for decision in decisions] == ["n1"]
+    assert all(rerun(here.ledgers_at(decision.cut), asked[1], 0, decision, {}, PACK).same for decision in decisions)
+
+
 def test_a_dry_run_waits_for_nobodys_home() -> None:
     here = hosts("n1", vcpus=4, claims=3)
     here.request("group", count=4, vcpus=1, group=TOGETHER)

@@ -23,6 +23,7 @@ from schemas.guests import PciWant
 from schemas.inventory import Aggregate, Hypervisor, OperatorFields
 from schemas.resources import ObservedResources, Resources
 from schemas.results import ClaimOutcome, LedgerDigest, NodeResources
+from streams import fold as fold_module
 from streams import folder as folder_module
 from streams import tables
 from streams.dead_letters import DeadLetter, read_letter
@@ -539,23 +540,28 @@ class _Known(MemoryLog):
         return self.ids[topic]
 
 
+def made_anew(world: World, topic: str, *, left: int = 0) -> Log:
+    """The log is another one from now on, in which a topic was made anew and has only the first so many records; returns the one before."""
+    original, world.log = world.log, _Known(world, dict.fromkeys(topics.TOPICS, "first") | {topic: "second"})
+    world.log.create([TopicSpec(name, count) for name, count in original.topics().items()])
+    for name in original.topics():
+        records = original.read(name, 0, 0, left if name == topic else 1000) if name != topic or left else ()
+        world.log.append([Message(name, r.key, r.value, r.headers, 0) for r in records])
+    return original
+
+
 @pytest.mark.parametrize("emptied", [topics.VERDICTS, topics.FINDINGS])
 def test_what_was_made_anew_is_said_again_though_some_of_it_was_before_a_kill_or_another_worker_said_something(
     world: World, emptied: str
 ) -> None:
-    ids = dict.fromkeys(topics.TOPICS, "first")
-    world.log = _Known(world, ids)
+    world.log = _Known(world, dict.fromkeys(topics.TOPICS, "first"))
     open_ledger(world.log, ledger_partitions=1, request_partitions=1)
     ghosts = tuple(InstanceReport(instance_id=f"ghost{number}", resources=ObservedResources(vcpus=1)) for number in range(3))
     world.append(world.audit(1, ghosts), *(claim(number) for number in range(3)))
     first = world.folder()
     first.turn(ALL)
     first.close()
-    original, world.log = world.log, _Known(world, ids | {emptied: "second"})
-    world.log.create([TopicSpec(name, count) for name, count in original.topics().items()])
-    for name in original.topics():
-        records = original.read(name, 0, 0, 1 if name == emptied else 1000)
-        world.log.append([Message(name, r.key, r.value, r.headers, 0) for r in records])
+    original = made_anew(world, emptied, left=1)
 
     ends = []
     for _ in range(2):
@@ -842,3 +848,57 @@ def test_snapshots_are_dropped_by_who_writes_only_a_few_between_two_starts_but_n
 
     assert starts == ([0, 0, 0, 0, 0, 0] if remade else [0, 0, 0, 1, 2, 3])
     assert world.log.end(topics.SNAPSHOTS, 0) == 6
+
+
+@pytest.mark.parametrize("kept", [False, True], ids=["before anything is kept", "between"])
+def test_who_was_killed_while_verdicts_were_made_again_goes_on_with_that_though_a_snapshot_is_far_ahead(
+    world: World, monkeypatch: pytest.MonkeyPatch, kept: bool
+) -> None:
+    world.log = _Known(world, dict.fromkeys(topics.TOPICS, "first"))
+    open_ledger(world.log, ledger_partitions=1, request_partitions=1)
+    monkeypatch.setattr(folder_module, "SNAPSHOT_EVERY", 10)
+    world.append(world.audit(1), *(claim(number, vcpus=0) for number in range(30)))
+    first = world.folder()
+    first.turn(ALL)
+    first.close()
+    original = made_anew(world, topics.VERDICTS)
+    for name, value in (("BATCH_RECORDS", 6), ("BACKLOG_RECORDS", 6), ("KEPT_RECORDS", 6 if kept else 1000)):
+        monkeypatch.setattr(folder_module, name, value)
+    monkeypatch.setattr(fold_module, "AHEAD_RECORDS", 1)
+
+    killed = world.folder()
+    killed.turn(ALL)
+    stood = killed.folds[0].table.next_offset
+    killed.close()
+    ends = []
+    for _ in range(2):
+        again = world.folder()
+        for _ in range(10):
+            again.turn(ALL)
+        again.close()
+        ends.append(world.log.end(topics.VERDICTS, 0))
+
+    assert (original.end(topics.VERDICTS, 0), stood > 0) == (30, kept)
+    assert {r.value for r in original.read(topics.VERDICTS, 0, 0)} == {r.value for r in world.log.read(topics.VERDICTS, 0, 0)}
+    assert ends == ([30, 30] if kept else [34, 34]), "and not at every start"
+
+
+def test_where_the_log_is_another_one_no_snapshots_of_it_are_dropped_for_those_of_before(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(folder_module, "SNAPSHOT_EVERY", 10)
+    spans = []
+    for log in (world.log, MemoryLog(clock=lambda: world.now_ms)):
+        world.log = log
+        open_ledger(world.log, ledger_partitions=1, request_partitions=1)
+        for life in range(5):
+            world.append(*(world.audit(10 * life + number) for number in range(10)))
+            host = world.folder()
+            host.turn(ALL)
+            host.close()
+            assert load_newest(world.log, 0) is not None
+        spans.append((log.start(topics.SNAPSHOTS, 0), log.end(topics.SNAPSHOTS, 0)))
+
+    assert spans == [(2, 5), (2, 5)]
+    assert [line for line in world.said if "the state in the table is discarded" in line]
+
