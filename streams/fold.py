@@ -135,7 +135,8 @@ class Fold:
         if kept is not None and (unmade := _unmade(kept[0], log, made_anew)):
             passed_over(f"{place}: the state in the table is discarded: {unmade}; all is folded anew, which makes it again")
             return self._made_again(log)
-        if self._is_made_again(log, 0 if kept is None else kept[0].next_offset):
+        is_empty = not self.table.next_offset  # Else a state that is not this log's, whose notes are of no use.
+        if (kept is None) == is_empty and self._is_made_again(log, self.table.next_offset):
             return self._made_again(log) if kept is None else (*kept, False)
         behind = newest_offset(log, self.partition) - (0 if kept is None else kept[0].next_offset)
         if kept is not None and behind < AHEAD_RECORDS:
