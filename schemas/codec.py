@@ -96,10 +96,11 @@ def _unreadable(topic: str, value: bytes, error: Exception) -> Unreadable:
     """Tell an unknown type, which a newer version may know, from bytes that no version can read."""
     if isinstance(error, RecursionError):
         return Unreadable("unreadable", "nested too deep to be a record")
-    try:
-        value.decode()
-    except UnicodeDecodeError as wrong:  # msgspec says so in one way or another, by its version.
-        return Unreadable("unreadable", f"expected UTF-8: {wrong.reason} at byte {wrong.start}")
+    if isinstance(error, UnicodeDecodeError) or "UTF-8" in str(error):  # As msgspec before 0.23 says it, and as it does since.
+        try:
+            value.decode()
+        except UnicodeDecodeError as wrong:
+            return Unreadable("unreadable", f"expected UTF-8: {wrong.reason} at byte {wrong.start}")
     try:
         named = _TYPE_OF.decode(value).type
     except (msgspec.DecodeError, ValueError, RecursionError):

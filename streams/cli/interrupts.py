@@ -44,6 +44,25 @@ def ended_by_sigterm() -> AbstractContextManager[None]:
 
 
 @contextmanager
+def held_back() -> Iterator[None]:
+    """Within, the first signal that would raise something waits: a process that is just being started would be nobody's to end."""
+    told: list[int] = []
+
+    def note(number: int, _frame: FrameType | None) -> None:
+        told.append(number)
+
+    numbers = [number for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP) if callable(signal.getsignal(number))]
+    before = {number: signal.signal(number, note) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    for number in told[:1]:
+        signal.raise_signal(number)
+
+
+@contextmanager
 def _ended_by(numbers: Sequence[int], code_of: Callable[[int], int], afterwards: signal.Handlers) -> Iterator[None]:
     """Within, the first of these signals ends the process with its code; `afterwards` is what becomes of the next."""
     told: list[int] = []

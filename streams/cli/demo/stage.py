@@ -26,6 +26,7 @@ from schemas.resources import RESOURCES
 from schemas.results import InstancesPlaced, PlacementFailed, SchedulerStarted
 from schemas.topics import CLAIMS, FINDINGS, REQUESTS, RESULTS
 from schemas.units import GIB
+from streams.cli.interrupts import held_back
 from streams.cli.produce.driving import Driver, request_message
 from streams.clock import ScaledClock, wall_clock_ms
 from streams.ledger_topics import open_ledger
@@ -99,7 +100,8 @@ class Stage:
         command += ["--clock", str(self.clock), "--lease-timeout", str(LEASE_SECONDS)]
         if only == "processor":
             command += ["--audit-interval", str(AUDITS_IN_TURN * AUDIT_EVERY_MS // 1000)]
-        self._processes[name] = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+        with held_back():
+            self._processes[name] = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
 
     def signal(self, name: str, number: signal.Signals) -> None:
         """Send a signal to a process."""

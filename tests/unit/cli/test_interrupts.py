@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, suppress
 
 import pytest
 
-from streams.cli.interrupts import ended_by_sigterm, ends_tidily
+from streams.cli.interrupts import ended_by_sigterm, ends_tidily, held_back
 
 Ending = Callable[[], AbstractContextManager[None]]
 
@@ -46,3 +46,13 @@ def test_an_interrupt_alone_stays_one(ending: Ending) -> None:
         raise KeyboardInterrupt
 
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+def test_a_signal_that_is_held_back_ends_the_process_once_what_must_be_whole_is() -> None:
+    done: list[str] = []
+
+    with pytest.raises(SystemExit) as ended, ends_tidily(), held_back():
+        signal.raise_signal(signal.SIGTERM)
+        done.append("a process is started and known")
+
+    assert (ended.value.code, done) == (128 + signal.SIGTERM, ["a process is started and known"])
