@@ -58,8 +58,8 @@ def held_back() -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-    for number in told[:1]:
-        signal.raise_signal(number)
+    for first in told[:1]:
+        signal.raise_signal(first)
 
 
 @contextmanager
