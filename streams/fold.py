@@ -112,6 +112,8 @@ class Fold:
             # The records below have left and no snapshot includes them: nobody else can begin here until this fold writes one.
             self.snapshot_offset = NEVER
         self.snapshot_starts = [] if at_snapshot or topics.SNAPSHOTS in made_anew else self._snapshots_before(log)
+        self._starts_noted: list[int] | None = None
+        """With the topics' ids; None until this fold has noted anything."""
         self.published = 0
         self.unfinished: Batch | None = None
         self.batch_records = batch_records
@@ -238,11 +240,12 @@ class Fold:
         self._keep_notes()
 
     def _keep_notes(self) -> None:
-        """All that follows is published now."""
+        """All that follows is published now; the notes are written where they are not the last ones."""
         self.touched.clear()
-        for name, value in ((TOPIC_IDS, self._topic_ids), (SNAPSHOT_STARTS, msgspec.json.encode(self.snapshot_starts))):
-            if self.table.noted(name) != value:
-                self.table.note(name, value)
+        if self._starts_noted != self.snapshot_starts:
+            self.table.note(TOPIC_IDS, self._topic_ids)
+            self.table.note(SNAPSHOT_STARTS, msgspec.json.encode(self.snapshot_starts))
+            self._starts_noted = list(self.snapshot_starts)
 
     def close(self) -> None:
         """Close the table."""

@@ -54,17 +54,17 @@ def diff(*names: OnlyNodes, at: AtFlag = (), why: WhyFlag = False, log: LogFlag 
         raise UsageProblem(f"diff needs --at once or twice (from when, to when), not {len(at)} times; for example --at -1h --at now")
     now_ms = wall_clock_ms()
     start, end = moment_of(at[0], now_ms), moment_of(at[1], now_ms) if len(at) > 1 else None
-    tell = teller(sys.stderr)
+    tell, wanted = teller(sys.stderr), [name.removeprefix("node/") for name in names]
     with opened(log) as source:
         first = state_at(source, start, now_ms=now_ms, tell=tell)
         before = _rows(first)
         base = state_at(source, start, pending=False, now_ms=now_ms, tell=tell) if first.pending else first
         _check_order(source, base, ends_at(source, end, tell), at)
-        changes = Changes(_rows(base), _named(names))
+        changes = Changes(_rows(base), wanted)
         changes.settle(before, CARRIED_LATER, first.as_of_ms)
         last = state_at(source, end, each=changes.apply, begun=base, now_ms=now_ms, tell=tell)
     after = _rows(last)
-    chosen = _chosen(names, sorted({*before, *after}))
+    chosen = _chosen(wanted, sorted({*before, *after}))
     found = [change for change in changes.found if change.node_id in chosen]
     items = list(_items(chosen, before, after, found, last, why=why))
     summary = {"from": {"cut": str(first.cut)}, "to": {"cut": str(last.cut)}}
@@ -88,16 +88,12 @@ def _check_order(log: Log, first: State, last: Mapping[int, int], at: Sequence[s
             )
 
 
-def _chosen(names: Sequence[str], known: Sequence[str]) -> list[str]:
+def _chosen(wanted: Sequence[str], known: Sequence[str]) -> list[str]:
     """The nodes asked for; all without names. Raises UsageProblem for one that neither moment knows."""
-    for name in _named(names):
+    for name in wanted:
         if name not in known:
             raise UsageProblem(unknown_node(name, known))
-    return sorted(set(_named(names))) or list(known)
-
-
-def _named(names: Sequence[str]) -> list[str]:
-    return [name.removeprefix("node/") for name in names]
+    return sorted(set(wanted)) or list(known)
 
 
 def _items(

@@ -181,11 +181,13 @@ def _known(state: State, finding_id: str) -> OpenRecord:
 
 
 def _carried(log: Log, state: State, finding_id: str) -> State | None:
-    """The state without what nobody has carried; None, which is said, where the finding rests on that.
+    """The state, which has the finding, without what nobody has carried; None, which is said, where the finding rests on that.
 
     What is written would stand in front of the observations: a word would be of nothing, a claim of what no audit is known of.
     """
-    ledger = state_at(log, pending=False) if state.laid else state
+    if not state.laid:
+        return state
+    ledger = state_at(log, pending=False)
     if _found(ledger, finding_id) is not None:
         return ledger
     say(f"{finding_id}: what it rests on is not in the ledger yet, so nothing was written; `claimlog run` carries it there")
