@@ -26,8 +26,9 @@ GUEST_CELL = CELLS | names(*PAGE_SIZES, "cpu_policy cpu_thread_policy emulator_t
 RATIOS = names("cpu_allocation_ratio ram_allocation_ratio network_metadata")
 DEVICES = names("pci_devices pci_pools pci_stats pci_requests")
 STATES = names("id uuid vm_state task_state os_type project_id")
+PACKS = "packing_host_numa_cells_allocation_strategy"
 CONFIG = frozenset(
-    {*Options.__struct_fields__, *SHUFFLES, "weight_multiplier", "packing_host_numa_cells_allocation_strategy"}
+    {*Options.__struct_fields__, *SHUFFLES, "weight_multiplier", PACKS}
     | {option for option, _ in MULTIPLIERS.values()}
 )
 HOST = DEVICES | names(
@@ -98,7 +99,7 @@ BELOW: Mapping[str, Mapping[str, Names]] = {
         "numa_topology": RATIOS,
     },
     "numa_cell_fit": NUMA,
-    "numa_host_fit": {**NUMA, "steps": DEVICES | names("instance limits host_cells emulator_threads_policy config")},
+    "numa_host_fit": {**NUMA, "steps": DEVICES | names("instance limits host_cells emulator_threads_policy config", PACKS)},
     "pci": {"host_cells": HOST_CELL},
     "placement_capacity": {"inventory": INVENTORY},
     "stats": {"updates": STATES},
@@ -140,7 +141,7 @@ GIVEN: Mapping[str, Names] = {
     "placement_capacity": INVENTORY | names("inventory used_by_others amount"),
     "numa_cell_fit": names("host_cell instance_cell limits cpus_reserved"),
     "numa_host_fit": DEVICES
-    | names("host_cells steps instance limits emulator_threads_policy config packing_host_numa_cells_allocation_strategy"),
+    | names("host_cells steps instance limits emulator_threads_policy config", PACKS),
     "pci": names("devices requests instance_cells host_cells"),
     "host_state free_disk_mb": names("free_disk_gb disk_available_least"),
     "host_state counters": names("stats"),

@@ -71,12 +71,12 @@ def _cell(given: Given) -> numa.Cell:
     """Nova's cpuset, pcpuset and mempages."""
     siblings = [tuple(sorted(core)) for core in given.get("siblings") or [] if core]
     known = {cpu for core in siblings for cpu in core}
-    shared, dedicated = given.get("cpuset") or (), given.get("pcpuset") or ()
+    shared, dedicated = _cpus(given, "cpuset"), _cpus(given, "pcpuset")
     alone = [(cpu,) for cpu in sorted({*shared, *dedicated} - known)]
     return numa.Cell(
         cell_id=given["id"],
-        shared=tuple(shared),
-        dedicated=tuple(dedicated),
+        shared=shared,
+        dedicated=dedicated,
         cores=tuple(siblings + alone),
         memory_mib=given["memory"],
         pages=tuple(numa.Pages(*row) for row in given.get("mempages") or []),
@@ -87,13 +87,18 @@ def _cell(given: Given) -> numa.Cell:
     )
 
 
+def _cpus(cell: Given, name: str) -> tuple[int, ...]:
+    """Sets in Nova."""
+    return tuple(dict.fromkeys(cell.get(name) or ()))
+
+
 def want_of(given: Given, emulator_threads: str | None = None) -> NumaWant:
     """An instance cell; a page size below 0 is one of Nova's names. Of a dedicated cell Nova looks only at the `pcpuset`."""
     size, policy = page_size_of(given), given.get("cpu_policy") or "shared"
     translated: dict[str, Any] = {
         "cell_id": given.get("id", 0),
-        "cpus": () if policy == "dedicated" else tuple(given.get("cpuset") or ()),
-        "pinned_cpus": tuple(given.get("pcpuset") or ()),
+        "cpus": () if policy == "dedicated" else _cpus(given, "cpuset"),
+        "pinned_cpus": _cpus(given, "pcpuset"),
         "memory_mib": given["memory"],
         "page_size_kib": size if size and size > 0 else None,
         "page_size": PAGE_NAMES.get(size, "") if size else "",
@@ -231,7 +236,7 @@ def _pci(vector: Given) -> Given:
     given = vector["given"]
     devices = devices_of(given["devices"])
     sockets = {cell["id"]: cell.get("socket") for cell in _listed(given.get("host_cells"))}
-    found = pci.choose(devices, pci_wants_of(given["requests"]), cells=_ids(given.get("instance_cells") or ()), sockets=sockets)
+    found = pci.choose(devices, pci_wants_of(given.get("requests") or ()), cells=_ids(given.get("instance_cells") or ()), sockets=sockets)
     if isinstance(found, Shortfall):
         return {"supported": False, "products": None}
     by_address = {device.address: device for device in devices}
@@ -550,9 +555,7 @@ def _claimed(given: Given, *, is_aborted: bool = False) -> Given:
     ended = {"vm_state": given.get("then_vm_state"), "task_state": given.get("then_task_state")}
     if ended["vm_state"] and not _state(ended, "vm").counts:
         history.event("deleted", "vm", at_s=30, claim_id="c")
-    usage = _usage(history)
-    usage["stats"] = {key: value for key, value in usage["stats"].items() if "then_vm_state" not in given or key == "num_instances"}
-    return {**usage, "instance_host": NODE if "vm" in history.node().uses else None}
+    return {**_usage(history), "instance_host": NODE if "vm" in history.node().uses else None}
 
 
 def _claimed_on(given: Given) -> Given:

@@ -96,8 +96,9 @@ def _aggregates(vector: Vector) -> Mapping[str, Any]:
     if subject == "validate_num_values":
         choose: Callable[..., Any] = max if given.get("based_on") == "max" else min
         read: Callable[[str], Any] = float if given.get("cast", given.get("cast_to")) == "float" else int
+        texts = [str(int(value) if read is int and isinstance(value, float) else value) for value in given["values"]]
         try:
-            return {"value": aggregates.number([str(value) for value in given["values"]], given.get("default"), read, choose)}
+            return {"value": aggregates.number(texts, given.get("default"), read, choose)}
         except ValueError:
             return {"error": "ValueError"}
     listed = aggregates_of(given["aggregates"])

@@ -232,7 +232,7 @@ def _used(host: Mapping[str, Any], free: str, total: int | None) -> int:
 def _instances(host: Mapping[str, Any], node_id: str, members: Sequence[str], policy: str) -> list[ClaimItem]:
     """The host's instances as claims that take nothing: by name, and as many more as are counted."""
     names = [each if isinstance(each, str) else _id(each) for each in host.get("instances") or ()]
-    names += [f"instance-{number}" for number in range(len(names), host.get("num_instances") or 0)]
+    names += [f"instance-{number}" for number in range(len(names), int(host.get("num_instances") or 0))]
     group = GroupMember(group_id=GROUP, policy=POLICIES.get(policy, "anti-affinity"))
     return [
         ClaimItem(claim_id=name, instance_id=name, nodes=(node_id,), resources=Resources(), group=group if name in members else None)

@@ -36,7 +36,7 @@ def near_address(ask: Ask, _: Options) -> Check | None:
     hints = ask.request.hints
     if not hints.build_near_host_ip:
         return None
-    text = hints.build_near_host_ip + (hints.cidr or "/24")
+    text = (hints.build_near_host_ip + (hints.cidr or "/24")).rstrip()
     try:
         network = ip_network(text, strict=False)
     except ValueError:
