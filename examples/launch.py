@@ -125,11 +125,13 @@ class Launcher:
         return started
 
     def start(self, placement: Placement) -> bool:
-        if placement.instance_id in {domain.UUIDString() for domain in self.handle.listAllDomains(0)}:
+        if self.is_there(placement):
             return False
         if not self.claims.hold(placement, self.clock.wall_ms()):
             print(f"{placement.instance_id}: not started, claim {placement.claim_id} is not held any more", file=sys.stderr)
             return False
+        if placement.instance_id != placement.instance_id.lower():
+            return self.not_started(placement, "libvirt says a uuid in small letters, and nobody would know the guest by this one")
         size = placement.resources
         if size.disk_mib or size.pcpus:
             print(f"{placement.instance_id}: this example makes no disks and pins no CPUs; `claimlog leaks` will tell", file=sys.stderr)
@@ -138,11 +140,19 @@ class Launcher:
         except libvirtError as error:
             if not self.handle.isAlive():
                 raise  # it may have been started all the same: the claim stays
-            self.claims.give_back(placement, self.clock.wall_ms())
-            print(f"{placement.instance_id}: not started, its claim is given back: {error}", file=sys.stderr)
-            return False
+            if self.is_there(placement):
+                return False  # another launcher of this host was faster
+            return self.not_started(placement, str(error))
         print(f"{placement.instance_id}: started on {self.node_id} under claim {placement.claim_id}", flush=True)
         return True
+
+    def not_started(self, placement: Placement, why: str) -> bool:
+        self.claims.give_back(placement, self.clock.wall_ms())
+        print(f"{placement.instance_id}: not started, its claim is given back: {why}", file=sys.stderr)
+        return False
+
+    def is_there(self, placement: Placement) -> bool:
+        return placement.instance_id in {domain.UUIDString() for domain in self.handle.listAllDomains(0)}
 
     def wait(self, seconds: float) -> None:
         self.log.wait({Partition(RESULTS, each.partition): each.results_next for each in self.placements}, seconds)

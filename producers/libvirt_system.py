@@ -7,6 +7,7 @@ libvirt tells of a device. What the driver does not support is "not reported", w
 from __future__ import annotations
 
 from collections.abc import Sequence
+from fnmatch import fnmatchcase
 from typing import Any
 
 import libvirt
@@ -26,12 +27,15 @@ MHZ_AT = 3
 class Options(Struct, frozen=True, kw_only=True):
     """What libvirt cannot know. `pools` are the storage pools that hold instances' disks (None: every active one).
 
-    `service_host` is the host of Nova's compute service where one service has several nodes. `refresh_pools`: have libvirt look at the
-    pools' file systems again before each look at disks, which it allows on read-write connections only.
+    `pci_devices` are those that guests may have, as in Nova's `device_spec` (None: all that libvirt lists): addresses or `vendor:product`,
+    with the wildcards of file names. `service_host` is the host of Nova's compute service where one service has several nodes.
+    `refresh_pools`: have libvirt look at the pools' file systems again before each look at disks, which it allows on read-write
+    connections only.
     """
 
     pools: tuple[str, ...] | None = None
     dedicated_cpus: frozenset[int] = frozenset()
+    pci_devices: tuple[str, ...] | None = None
     host_ip: str = ""
     service_host: str = ""
     refresh_pools: bool = False
@@ -49,14 +53,14 @@ class Facts(Struct, frozen=True, kw_only=True):
     hostname: str
 
 
-def read_facts(handle: Any, node_info: Sequence[Any], dedicated_cpus: frozenset[int]) -> Facts:
+def read_facts(handle: Any, node_info: Sequence[Any], options: Options) -> Facts:
     """What seldom changes. Raises libvirtError, and ValueError for XML that says nothing."""
     cells, sockets, cores, threads = node_info[4:8]
     devices, system_uuid = _devices(handle)
     return Facts(
         totals=_totals(node_info),
-        capabilities=read_capabilities(handle.getCapabilities(), (cells, sockets, cores, threads), dedicated_cpus),
-        devices=devices,
+        capabilities=read_capabilities(handle.getCapabilities(), (cells, sockets, cores, threads), options.dedicated_cpus),
+        devices=tuple(device for device in devices if is_offered(device, options.pci_devices)),
         system_uuid=system_uuid,
         hypervisor_type=handle.getType(),
         hypervisor_version=handle.getVersion(),
@@ -69,7 +73,7 @@ def look_at_host(
 ) -> tuple[Hypervisor, Facts]:
     """The host as it is now, and what to keep of it; `stopped` as for `look_at_pools`. Raises libvirtError, ValueError."""
     node_info = handle.getInfo()
-    facts = known if known is not None and known.totals == _totals(node_info) else read_facts(handle, node_info, options.dedicated_cpus)
+    facts = known if known is not None and known.totals == _totals(node_info) else read_facts(handle, node_info, options)
     _, memory_mib, cpus = node_info[:3]
     storage = look_at_pools(handle, options.pools, {} if stopped is None else stopped)
     dedicated = len(options.dedicated_cpus)
@@ -104,6 +108,12 @@ def look_at_host(
         ),
         facts,
     )
+
+
+def is_offered(device: PciDevice, named: Sequence[str] | None) -> bool:
+    """Whether guests may have the device: `named` as `Options.pci_devices`."""
+    kind = f"{device.vendor_id}:{device.product_id}"
+    return named is None or any(fnmatchcase(device.address, each) or fnmatchcase(kind, each) for each in named)
 
 
 def _totals(node_info: Sequence[Any]) -> tuple[Any, ...]:

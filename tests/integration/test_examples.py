@@ -223,6 +223,38 @@ def test_a_guest_that_libvirt_will_not_define_gives_its_claim_back_and_the_launc
 
 
 @needs_libvirt
+def test_of_two_launchers_of_one_host_the_slower_one_leaves_the_claim_to_the_guest_that_runs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    launch = module("launch")
+    fleet = FleetLog(tmp_path)
+    fleet.audit("c01")
+    instance_id, number = str(uuid4()), fleet.log.partition(CLAIMS, b"c01")
+    fleet.claim("r1/0/s-1.1", instance_id, "c01", memory_mib=64, vcpus=1)
+    size = Resources(memory_mib=64, vcpus=1)
+    place = Placement(instance_id=instance_id, node_id="c01", claim_id="r1/0/s-1.1", partition=number, resources=size)
+    launcher = launch.Launcher(fleet.log, "test:///default", "c01")
+    other = launcher.handle.createXML(launch.domain_xml(place, "test", "i686"))
+    looks = iter([[], launcher.handle.listAllDomains(0)])
+
+    class Late:
+        """As libvirt is to who looked a moment before the other one started the guest."""
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(other.connect(), name)
+
+        def listAllDomains(self, flags: int) -> list[object]:  # noqa: N802 - libvirt's name
+            return next(looks)
+
+    launcher.handle = Late()
+    is_started = launcher.start(place)
+    other.destroy()
+
+    assert (is_started, capsys.readouterr().err) == (False, "")
+    assert [each["claim_id"] for each in fleet.run(capsys, "claims", "list", "-o", "json").json["items"]] == ["r1/0/s-1.1"]
+
+
+@needs_libvirt
 @pytest.mark.parametrize("flags", [("--uri", "nonsense"), ("--uri", "qemu+tcp://127.0.0.1:1/system", "--no-report")])
 def test_a_host_that_cannot_be_opened_ends_the_launcher_in_one_line(tmp_path: Path, flags: tuple[str, ...]) -> None:
     launcher = example("launch.py", "--log", f"sqlite:{tmp_path / 'lab.sqlite'}", *flags)

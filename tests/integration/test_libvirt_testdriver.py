@@ -22,7 +22,7 @@ from producers.libvirt_connect import Connection, HypervisorUnreachable, Worker,
 from producers.libvirt_disks import Disks
 from producers.libvirt_host import LibvirtHost
 from producers.libvirt_lifecycle import DomainWatch, Overrun
-from producers.libvirt_system import Options, look_at_host
+from producers.libvirt_system import Options, is_offered, look_at_host
 from producers.source import AuditSource, EventSource
 from schemas.audits import AuditFailed, HypervisorAudited, InstanceReport
 from schemas.codec import decode, decode_keyed, encode
@@ -206,6 +206,23 @@ def test_a_pool_that_is_not_there_fails_the_audit_with_its_name(host: Connection
 def test_dedicated_cpus_that_the_host_does_not_have_fail_the_audit_instead_of_being_counted(host: Connection) -> None:
     with pytest.raises(ValueError, match=r"dedicated CPUs 16, 17 are not this host's, which has 16 CPUs up to 15"):
         audit(host, dedicated_cpus=frozenset({14, 15, 16, 17}))
+
+
+@pytest.mark.parametrize(
+    ("named", "offered"),
+    [
+        (None, True),
+        ((), False),
+        (("0000:3b:00.1",), True),
+        (("0000:3b:*",), True),
+        (("8086:1520",), True),
+        (("8086:*", "10de:*"), True),
+        (("0000:3b:00.?",), True),
+        (("0000:3c:*", "8086:1521"), False),
+    ],
+)
+def test_guests_may_have_the_devices_that_are_named_by_address_or_kind(named: tuple[str, ...] | None, *, offered: bool) -> None:
+    assert is_offered(PciDevice(address="0000:3b:00.1", vendor_id="8086", product_id="1520"), named) == offered
 
 
 def test_a_disk_in_a_pool_that_is_stopped_has_no_size_and_its_guest_is_known_all_the_same(host: Connection) -> None:

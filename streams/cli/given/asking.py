@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -145,10 +146,14 @@ class Asking(Kind):
         ttl_ms = None if self.ttl is None else duration_ms(self.ttl)
         if ttl_ms == 0:
             raise UsageProblem(f"--ttl {self.ttl}: its claims would be gone before an instance could start; expected a time such as 10m")
+        for each in self.instance:
+            if UUID_IN_CAPITALS.fullmatch(each):
+                raise UsageProblem(f"--instance {each}: hosts say uuids in small letters; write it so: {each.lower()}")
         said = {"count": 1 if self.count is None else self.count, "instance_ids": self.instance}
         return said if ttl_ms is None else {**said, "ttl_ms": ttl_ms}
 
 
+UUID_IN_CAPITALS = re.compile(r"(?=.*[A-F])[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 KIND = Kind()
 """No kind of instance given."""
 ASKING = Asking()

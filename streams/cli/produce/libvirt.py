@@ -28,6 +28,10 @@ HostsFile = Annotated[Path | None, Parameter(help="TOML file of many hosts, a [[
 NodeId = Annotated[str, Parameter(help="The node's id; default: its hostname as libvirt gives it.")]
 Pools = Annotated[tuple[str, ...], Parameter(negative=(), help="Storage pool of instances' disks; repeatable; default: all active.")]
 DedicatedCpus = Annotated[str, Parameter(help="CPUs kept for pinned guests: 4-7,12-15.")]
+PciDevices = Annotated[
+    tuple[str, ...],
+    Parameter(negative=(), help="PCI devices that guests may have: 0000:3b:*, or 8086:1520; repeatable; default: all."),
+]
 HostIp = Annotated[str, Parameter(help="The address that other hosts reach it by.")]
 ServiceHost = Annotated[str, Parameter(help="The compute service that has these nodes, where one has several.")]
 Timeout = Annotated[float, of_seconds("Seconds, or 2m, until a look at the host counts as failed.")]
@@ -54,6 +58,7 @@ def libvirt(
     node: NodeId = "",
     pool: Pools = (),
     dedicated_cpus: DedicatedCpus = "",
+    pci_device: PciDevices = (),
     host_ip: HostIp = "",
     service_host: ServiceHost = "",
     timeout: Timeout = 30.0,
@@ -70,36 +75,44 @@ def libvirt(
         if missing.name != "libvirt":
             raise
         raise UsageProblem(NOT_INSTALLED) from None
-    from streams.cli.produce.libvirt_hosts import HostFlags, Pace, check_address, check_distinct, hosts_in, hosts_of, report, report_spooled
+    from streams.cli.produce import libvirt_hosts
 
     for flag, seconds in (("--interval", interval), ("--timeout", timeout), ("--disk-interval", disk_interval)):
         check_above_0(flag, seconds, SECONDS_MAX)
     if once and (interval, disk_interval) != (INTERVAL_SECONDS, DISK_INTERVAL_SECONDS):
         raise UsageProblem("--once takes one audit of each host: leave --interval and --disk-interval out")
-    check_above_0("--spool-mib", spool_mib, SPOOL_MIB_MAX)
-    if spool is None and spool_mib != SPOOL_MIB:
-        raise UsageProblem(f"--spool-mib {spool_mib}: nothing waits anywhere without --spool FILE")
-    try:
-        dedicated = frozenset(cpuset(dedicated_cpus))
-    except ValueError:
-        raise UsageProblem(f"--dedicated-cpus {dedicated_cpus!r}: expected a list such as 4-7,12-15") from None
-    common = HostFlags(
-        uri="", pools=pool, dedicated_cpus=dedicated, host_ip=host_ip, service_host=service_host, refresh_pools=refresh_pools
+    _check_spool(spool, spool_mib)
+    common = libvirt_hosts.HostFlags(
+        uri="",
+        pools=pool,
+        dedicated_cpus=libvirt_hosts.cpus_named("--dedicated-cpus", dedicated_cpus, cpuset),
+        pci_devices=libvirt_hosts.devices_named("--pci-device", pci_device) or None,
+        host_ip=host_ip,
+        service_host=service_host,
+        refresh_pools=refresh_pools,
     )
     if hosts is not None and (uri or node):
         raise UsageProblem(f"--hosts {hosts} names all hosts: leave --uri and --node out")
-    wanted = hosts_of(uri or ("test:///default",), node, common) if hosts is None else hosts_in(hosts, common, cpuset)
-    check_distinct(wanted)
-    check_address(host_ip, wanted)
-    pace = Pace(interval_seconds=interval, disks_seconds=disk_interval, timeout_seconds=timeout, once=once)
+    uris = uri or ("test:///default",)
+    wanted = libvirt_hosts.hosts_of(uris, node, common) if hosts is None else libvirt_hosts.hosts_in(hosts, common, cpuset)
+    libvirt_hosts.check_distinct(wanted)
+    libvirt_hosts.check_address(host_ip, wanted)
+    pace = libvirt_hosts.Pace(interval_seconds=interval, disks_seconds=disk_interval, timeout_seconds=timeout, once=once)
     context = copy_context()  # the forwarding thread opens the log with the settings of this command line
     loop = EventLoop()
     try:
         with ended_by_sigterm():
             if spool is not None:
                 target = partial(context.run, opened, log, create=True)
-                return report_spooled(wanted, pace, SystemClock(), spool, spool_mib << 20, target)
+                return libvirt_hosts.report_spooled(wanted, pace, SystemClock(), spool, spool_mib << 20, target)
             with opened(log, create=True) as ledger:
-                return report(wanted, pace, SystemClock(), ledger, persistence())
+                return libvirt_hosts.report(wanted, pace, SystemClock(), ledger, persistence())
     finally:
         loop.stop()
+
+
+def _check_spool(spool: Path | None, spool_mib: int) -> None:
+    """Raises UsageProblem for a size that is none, or of no spool."""
+    check_above_0("--spool-mib", spool_mib, SPOOL_MIB_MAX)
+    if spool is None and spool_mib != SPOOL_MIB:
+        raise UsageProblem(f"--spool-mib {spool_mib}: nothing waits anywhere without --spool FILE")

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from streams.log.base import Log
 
 NAMED = re.compile(r"(?P<node>[A-Za-z0-9][A-Za-z0-9._-]*)=(?P<uri>[^=]+:/.*)")
+DEVICES = re.compile(r"[0-9a-f*?]+:[0-9a-f*?:.]+")
 WAIT_SECONDS = 0.5
 """Longest sleep: how late an interrupt is heard."""
 FULL_PAUSE_SECONDS = 0.5
@@ -34,7 +35,8 @@ DRAIN_SECONDS_MAX = 30.0
 """For how long --once waits until what it found has left the spool."""
 PRODUCER = "libvirt"
 HOST_KEYS: Mapping[str, type[Any]] = {
-    "uri": str, "node": str, "pools": list, "dedicated_cpus": str, "host_ip": str, "service_host": str, "refresh_pools": bool,
+    "uri": str, "node": str, "pools": list, "dedicated_cpus": str, "pci_devices": list, "host_ip": str, "service_host": str,
+    "refresh_pools": bool,
 }  # fmt: skip
 """What a [[host]] of a file of many may say."""
 
@@ -47,6 +49,7 @@ class HostFlags:
     node: str = ""
     pools: tuple[str, ...] = ()
     dedicated_cpus: frozenset[int] = field(default_factory=frozenset)
+    pci_devices: tuple[str, ...] | None = None
     host_ip: str = ""
     service_host: str = ""
     refresh_pools: bool = False
@@ -100,13 +103,28 @@ def _host(table: Any, place: str, common: HostFlags, cpuset: Callable[[str], set
             )
     given = dict(table)
     if "dedicated_cpus" in given:
-        try:
-            given["dedicated_cpus"] = frozenset(cpuset(given["dedicated_cpus"]))
-        except ValueError:
-            raise UsageProblem(f"{place}: dedicated_cpus {given['dedicated_cpus']!r}: expected a list such as 4-7,12-15") from None
+        given["dedicated_cpus"] = cpus_named(f"{place}: dedicated_cpus", given["dedicated_cpus"], cpuset)
     if "pools" in given:
         given["pools"] = tuple(given["pools"])
+    if "pci_devices" in given:
+        given["pci_devices"] = devices_named(f"{place}: pci_devices", given["pci_devices"])
     return replace(common, **given)
+
+
+def cpus_named(place: str, listed: str, cpuset: Callable[[str], set[int]]) -> frozenset[int]:
+    """The CPUs of a list as libvirt has them; `place` is where it stands. Raises UsageProblem."""
+    try:
+        return frozenset(cpuset(listed))
+    except ValueError:
+        raise UsageProblem(f"{place} {listed!r}: expected a list such as 4-7,12-15") from None
+
+
+def devices_named(place: str, named: Sequence[str]) -> tuple[str, ...]:
+    """Which devices a host offers, as `producers.libvirt_system.Options` has them. Raises UsageProblem for what matches no address."""
+    for each in named:
+        if not DEVICES.fullmatch(each):
+            raise UsageProblem(f"{place} {each!r}: expected an address or vendor:product in small letters, such as 0000:3b:*, 8086:1520")
+    return tuple(named)
 
 
 def check_distinct(hosts: Sequence[HostFlags]) -> None:
@@ -136,6 +154,7 @@ def make_hosts(hosts: Sequence[HostFlags], pace: Pace, clock: SystemClock) -> li
         options = Options(
             pools=flags.pools or None,
             dedicated_cpus=flags.dedicated_cpus,
+            pci_devices=flags.pci_devices,
             host_ip=flags.host_ip,
             service_host=flags.service_host,
             refresh_pools=flags.refresh_pools,

@@ -168,7 +168,11 @@ def test_the_same_request_asked_again_has_the_same_answer(fleet: FleetLog, capsy
 
 @pytest.mark.parametrize(
     ("flags", "said"),
-    [(["--policy", "affinity"], "name it with --group"), (["--ttl", "0s"], "its claims would be gone before an instance could start")],
+    [
+        (["--policy", "affinity"], "name it with --group"),
+        (["--ttl", "0s"], "its claims would be gone before an instance could start"),
+        (["--instance", "0A4B6C8D-0000-4000-8000-000000000001"], "small letters; write it so: 0a4b6c8d-0000-4000-8000-000000000001"),
+    ],
 )
 def test_flags_that_would_change_nothing_or_keep_nothing_are_refused(
     flags: list[str], said: str, fleet: FleetLog, capsys: pytest.CaptureFixture[str]

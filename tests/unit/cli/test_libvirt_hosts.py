@@ -65,6 +65,7 @@ def test_a_file_says_for_each_host_what_differs(tmp_path: Path) -> None:
         node = "c02"
         pools = ["nvme", "sas"]
         dedicated_cpus = "4,5"
+        pci_devices = ["0000:3b:00.*", "8086:1520"]
         host_ip = "192.0.2.2"
         refresh_pools = true
         """
@@ -79,6 +80,7 @@ def test_a_file_says_for_each_host_what_differs(tmp_path: Path) -> None:
             node="c02",
             pools=("nvme", "sas"),
             dedicated_cpus=frozenset({4, 5}),
+            pci_devices=("0000:3b:00.*", "8086:1520"),
             host_ip="192.0.2.2",
             service_host="s1",
             refresh_pools=True,
@@ -96,6 +98,7 @@ def test_a_file_says_for_each_host_what_differs(tmp_path: Path) -> None:
         ("[[host]]\nuri = 'a:///'\nnodes = 'n'", "host 1: nodes is not known; known: uri, node,"),
         ("[[host]]\nuri = 'a:///'\n[[host]]\nuri = 'b:///'\npools = 'p'", "host 2: pools 'p': expected a list of strings"),
         ("[[host]]\nuri = 'a:///'\ndedicated_cpus = 'all'", "dedicated_cpus 'all': expected a list such as"),
+        ("[[host]]\nuri = 'a:///'\npci_devices = ['eth0']", "host 1: pci_devices 'eth0': expected an address or vendor:product"),
         ("[[host", "hosts.toml: "),
     ],
 )
