@@ -11,6 +11,7 @@ the guest does not fit on, or none where it fits.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 from msgspec import Struct
@@ -26,6 +27,8 @@ SETS_MAX = 4096
 
 GUEST_CELLS_MAX = 128
 """Most cells of one guest: QEMU builds no more."""
+REMEMBERED = 4096
+"""Answers about a cell's CPUs that are kept: nodes of one kind with the same CPUs held are many, and members of a group meet the same."""
 
 
 class Ratios(NamedTuple):
@@ -66,7 +69,12 @@ class Cell(Struct, frozen=True, gc=False):
     @property
     def free_cpus(self) -> Cpus:
         """The dedicated CPUs that nobody holds, by number."""
-        return tuple(sorted(set(self.dedicated).difference(self.held)))
+        return _left(self.dedicated, self.held)
+
+
+@lru_cache(maxsize=REMEMBERED)
+def _left(dedicated: Cpus, held: frozenset[int]) -> Cpus:
+    return tuple(sorted(set(dedicated).difference(held)))
 
 
 def floating(want: NumaWant) -> Cpus:
@@ -97,7 +105,7 @@ def fit_cell(cell: Cell, want: NumaWant, ratios: Ratios | None = None, emulator_
     if exclusive:
         if exclusive > len(cell.free_cpus):
             return _lack("numa_pcpus", exclusive, len(cell.free_cpus), want, cell)
-        found = _pin(cell, pins, want.thread_policy, emulator_cpus)
+        found = _pin(cell.shared, cell.dedicated, cell.cores, cell.held, pins, want.thread_policy, emulator_cpus)
         if isinstance(found, str):
             return Shortfall(resource="numa_threads", detail=f"{_place(want, cell)}: {found}")
         taken = found
@@ -256,31 +264,34 @@ class Pinning(NamedTuple):
     emulator_cpus: Cpus = ()
 
 
-def _pin(cell: Cell, guest: Cpus, thread_policy: str, emulator_cpus: int) -> Pinning | str:
-    """Dedicated CPUs for `guest`, siblings together and as many threads of a core as it takes; else why not.
+@lru_cache(maxsize=REMEMBERED)
+def _pin(
+    shared: Cpus, dedicated: Cpus, cores: tuple[Cpus, ...], held: frozenset[int], guest: Cpus, thread_policy: str, emulator_cpus: int
+) -> Pinning | str:
+    """Dedicated CPUs of a host cell for `guest`, siblings together and as many threads of a core as it takes; else why not.
 
     `require` never takes a lone thread of a core, `isolate` takes one thread of wholly free cores. On a host with hardware threads
     `isolate` needs the whole cell to be dedicated and shared alike (hosts set up before cpu_dedicated_set): Nova refuses the others.
     """
-    threads = max((len(core) for core in cell.cores), default=1)
-    free = set(cell.free_cpus)
-    cores = [left for core in sorted(cell.cores, key=min) if (left := tuple(sorted(free.intersection(core))))]
+    threads = max((len(core) for core in cores), default=1)
+    free = set(_left(dedicated, held))
+    left = [there for core in sorted(cores, key=min) if (there := tuple(sorted(free.intersection(core))))]
     if thread_policy == "isolate":
-        if threads > 1 and set(cell.dedicated) != set(cell.shared):
+        if threads > 1 and set(dedicated) != set(shared):
             return "'isolate' needs a host without hardware threads"
-        whole = [core for core in cores if len(core) >= threads]
+        whole = [core for core in left if len(core) >= threads]
         if len(whole) < len(guest):
             return f"'isolate' needs {len(guest)} free cores of {len(whole)}"
         pins = tuple(core[0] for core in whole[: len(guest)])
-        rest = tuple(cpu for core in cores if not set(core).intersection(pins) for cpu in core)
+        rest = tuple(cpu for core in left if not set(core).intersection(pins) for cpu in core)
         return Pinning(pins, rest[:emulator_cpus]) if len(rest) >= emulator_cpus else "no free core is left for emulator threads"
     if thread_policy == "require" and threads < 2:
         return "'require' needs a host with hardware threads"
-    usable = _usable(cores, len(guest), fewest=2 if thread_policy == "require" else 1)
+    usable = _usable(left, len(guest), fewest=2 if thread_policy == "require" else 1)
     if len(usable) < len(guest):
         return f"'require' needs {len(guest)} free threads with free siblings, there are {len(usable)}"
     pins = usable[: len(guest)]
-    return Pinning(pins, tuple([cpu for core in cores for cpu in core if cpu not in pins][:emulator_cpus]))
+    return Pinning(pins, tuple([cpu for core in left for cpu in core if cpu not in pins][:emulator_cpus]))
 
 
 def _usable(cores: Sequence[Cpus], needed: int, *, fewest: int) -> Cpus:

@@ -29,7 +29,7 @@ from streams.placement.placer import Placer
 from streams.scheduling.filters import rests_on_labels
 from streams.scheduling.fleet import Fleet
 from streams.scheduling.policy import DEFAULT, Policy, digest, text
-from streams.scheduling.select import Practice, engine
+from streams.scheduling.select import Practice, before_each, engine
 
 GROUP = "schedulers"
 """The group whose lease and committed offsets share `placement-requests`."""
@@ -109,7 +109,9 @@ class Scheduler:
         """Whether there is more to fold than it has: nobody knows yet."""
         self.epoch = epoch_of(log, process_id, self._request_partitions, self._clocks.wall_ms())
         fleet, select = Fleet(self._ledgers), engine(engine_name)
-        self.placer = Placer(process_id, self.epoch, fleet, policy, select, self._request_partitions)
+        self.placer = Placer(
+            process_id, self.epoch, fleet, policy, before_each(select, self.lease.partitions), self._request_partitions
+        )
         self._practice = Practice(select, fleet, policy, digest(policy))
         self.outbox = Outbox(log, may_go={ANSWERED})
         """What it says; others of this process may add to it."""

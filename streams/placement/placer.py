@@ -27,9 +27,9 @@ from streams.evidence import shortened
 from streams.log.base import Message
 from streams.placement.cancels import cancelled, released
 from streams.placement.checks import gave_up, no_valid_node, unfit
-from streams.placement.doubles import Doubles
 from streams.placement.homes import Chosen, Homes
 from streams.placement.messages import Sender, too_large
+from streams.placement.unsettled import Unsettled
 from streams.placement.work import Cancelling, Counters, Desk, Seat, Work, desk_of, placements_of, seats_of
 from streams.scheduling.fleet import Fleet, GroupHome
 from streams.scheduling.holding import choose, nodes_begun, nodes_held
@@ -69,7 +69,7 @@ class Placer:
         self._request_partitions = request_partitions
         self.sender = Sender(owner)
         self._homes = Homes(fleet, self.sender)
-        self._doubles = Doubles(fleet)
+        self._unsettled = Unsettled(fleet)
         self._sent: dict[str, tuple[Work, Seat]] = {}
         self._in_flight = InFlight(self.process)
         self._counter = 0
@@ -147,7 +147,7 @@ class Placer:
         self.fleet.touch(partition, step.node_ids)
         event = step.event
         if type(event) is ClaimRequested:
-            self._doubles.claimed(event)
+            self._unsettled.claimed(event)
             for item in event.items if event.owner == self.owner else ():
                 self._lift(item)
         elif type(event) is ClaimReleased:
@@ -199,8 +199,10 @@ class Placer:
             if (desk := desk_of(outcome.request_id, self.desks, self._request_partitions)) is not None:
                 desk.granted(outcome.request_id, Named(claim_id, partition, outcome.node_id), offset)
         elif kind == "refused":
+            self._unsettled.refused(outcome.request_id, self._acted_ms)
             if (sent := self._sent.pop(claim_id, None)) is not None:
-                _, seat = sent
+                work, seat = sent
+                work.ends = None  # Others are at work: what they claimed elsewhere meanwhile is folded before it is refused.
                 seat.state, seat.refused = "open", outcome.shortfalls[0] if outcome.shortfalls else ()
                 self.counters.conflicts += 1
         elif kind in _CLOSING and (desk := desk_of(outcome.request_id, self.desks, self._request_partitions)) is not None:
@@ -235,7 +237,7 @@ class Placer:
             work.begin_again(now_ms, boot_ms, self._awake_ms)
         if self._homes.is_awaited(work) or self.fleet.is_any_laid(work.behind) or (work.is_stale and self._is_stale(work)):
             return ()
-        if work.is_delayed and self._doubles.delay(work, boot_ms):
+        if work.is_delayed and self._unsettled.delay(work, boot_ms):
             return ()
         for seat in work.seats:
             if seat.state == "held" and not seat.is_held_by(self.fleet.ledgers):
@@ -326,7 +328,7 @@ class Placer:
             work.waits += 1
             work.behind = in_flight
             return []
-        if self._is_stale(work) or self._doubles.delay(work, self._acted_ms):
+        if self._is_stale(work) or self._unsettled.delay(work, self._acted_ms):
             return []
         home = self._homes.to_leave(work)
         if home is None or work.homes >= ATTEMPTS_MAX:

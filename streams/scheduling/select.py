@@ -82,3 +82,13 @@ def engine(name: str) -> Engine:
         return ENGINES[name]
     except KeyError:
         raise ValueError(f"engine {name!r} is not known; known: {', '.join(ENGINES)}") from None
+
+
+def before_each(decide: Engine, sign: Callable[[], object]) -> Engine:
+    """`decide`, and before each decision a sign of life: a turn may have a thousand, and one may take its time."""
+
+    def decided(fleet: Fleet, ask: Ask, policy: Policy, policy_digest: str) -> Decision:
+        sign()
+        return decide(fleet, ask, policy, policy_digest)
+
+    return decided

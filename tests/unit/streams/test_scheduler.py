@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from threading import Timer
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -14,7 +14,7 @@ from schemas.claims import ClaimRequested, NodeConfigured
 from schemas.codec import decode, encode, key_of
 from schemas.inventory import Aggregate, OperatorFields
 from schemas.requests import Flavor, PlacementRequested, ServerGroup
-from schemas.results import InstancesPlaced, PlacementFailed, SchedulerStarted
+from schemas.results import Decision, InstancesPlaced, PlacementFailed, SchedulerStarted
 from schemas.topics import CLAIMS, REQUESTS, RESULTS
 from streams.clock import boot_clock_ms
 from streams.engines import RENEWED_SECONDS
@@ -23,6 +23,8 @@ from streams.placement.messages import Sender
 from streams.scheduler import ACT_MS_MAX, COMMIT_EVERY_MS, DECISIONS_MAX, DECISIONS_MIN, GROUP, Clocks, Scheduler
 from streams.scheduling.policy import NOVA, Policy
 from streams.scheduling.profiles.engine import ProfileEngine
+from streams.scheduling.reference import reference_select
+from streams.scheduling.select import ENGINES
 from tests.scheduling_world import At, World, said, settle, world
 
 
@@ -123,6 +125,30 @@ class _Mine(Lease):
 
     def release(self) -> None:
         """Nothing to give up."""
+
+
+def test_who_decides_for_longer_than_its_lease_keeps_what_it_works_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    here = world(claims=1, requests=2)
+    for number in range(4):
+        here.host(f"n{number}")
+    others_had: list[frozenset[int]] = []
+
+    def slow(*asked: Any) -> Decision:
+        here.clock.now_ms += 1_000
+        other.turn()
+        others_had.append(other.partitions)
+        return reference_select(*asked)
+
+    monkeypatch.setitem(cast("dict[str, Any]", ENGINES), "slow", slow)
+    scheduler, other = here.scheduler("one", engine_name="slow"), here.scheduler("other")
+    settle(scheduler, other)
+    (mine,) = scheduler.partitions
+    here.request(next(f"q{n}" for n in range(99) if here.log.partition(REQUESTS, b"q%d" % n) == mine), count=30)
+
+    settle(scheduler, other)
+
+    assert len(others_had) >= 30, "in one turn, of half a minute"
+    assert {*others_had} == {frozenset({1 - mine})}
 
 
 def test_the_first_turn_decides_nothing_on_a_fold_that_is_behind_however_late_it_comes(monkeypatch: pytest.MonkeyPatch) -> None:

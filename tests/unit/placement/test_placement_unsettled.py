@@ -1,9 +1,12 @@
-"""Room that one instance holds twice for a moment, because its request changed hands, is not what others are refused for."""
+"""Room that is given back in a moment is not what others are refused for: held twice, or by a request that gets no more than a part."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import pytest
-from msgspec import structs
+from msgspec import Struct, structs
 
 from schemas.claims import ClaimItem, ClaimRequested
 from schemas.codec import encode
@@ -11,8 +14,8 @@ from schemas.requests import ServerGroup
 from schemas.resources import Resources
 from schemas.results import InstancesPlaced, PlacementFailed
 from schemas.topics import CLAIMS, REQUESTS, RESULTS
-from streams.log.base import Lease, Message
-from streams.placement.doubles import PATIENCE_MS, REMEMBERED, Doubles
+from streams.log.base import Lease, Message, Partition
+from streams.placement.unsettled import PATIENCE_MS, REMEMBERED, Unsettled
 from streams.scheduler import Scheduler
 from streams.scheduling.fleet import Fleet
 from tests.scheduling_world import At, World, hosts, said, settle, world, wrongs
@@ -137,14 +140,110 @@ def test_who_finds_room_waits_for_nobody_and_who_is_refused_without_doubles_is_r
     assert [each.request_id for each in said(here, RESULTS, PlacementFailed)] == ["too large"]
 
 
+class Sent(Struct):
+    """What a scheduler handed to its log, and how much of it is not there yet."""
+
+    left: int
+    ends: dict[Partition, int] = {}
+
+    def landed(self, timeout_seconds: float = 0.0) -> bool:
+        del timeout_seconds
+        return not self.left
+
+
+class Far(First):
+    """The log of a scheduler whose records arrive partition by partition, when they are let; it owns one partition of requests."""
+
+    def __init__(self, log: Any, owned: int) -> None:
+        super().__init__(log, nothing)
+        self._owned = owned
+        self.under_way: list[tuple[Sent, Message, Partition]] = []
+
+    def partitions(self) -> frozenset[int]:
+        return frozenset({self._owned})
+
+    def begin(self, messages: Sequence[Message]) -> Sent:
+        sent = Sent(len(messages))
+        for message in messages:
+            number = message.partition if message.partition is not None else self.partition(message.topic, message.key)
+            self.under_way.append((sent, message, Partition(message.topic, number)))
+        return sent
+
+    def let(self, place: Partition | None = None) -> None:
+        arrived = [each for each in self.under_way if place in {None, each[2]}]
+        for sent, message, where in arrived:
+            (offset,) = self._log.append([message])
+            sent.left, sent.ends[where] = sent.left - 1, offset + 1
+        self.under_way = [each for each in self.under_way if each not in arrived]
+
+
+def in_parts(count: int) -> tuple[World, list[str], list[Far], list[Scheduler]]:
+    """Two requests of `count` on eight nodes of one vCPU, each of which got what it claimed in one partition, and not in the other."""
+    here = world(claims=2, requests=2)
+    for number in range(8):
+        here.host(f"n{number}", vcpus=1)
+    requests = [name_in(here, partition) for partition in range(2)]
+    logs = [Far(here.log, partition) for partition in range(2)]
+    schedulers = [here.scheduler(f"s{number}", log=log) for number, log in enumerate(logs)]
+    for name in requests:
+        here.request(name, count=count)
+    for scheduler, log in zip(schedulers, logs, strict=True):
+        while not [place for _, _, place in log.under_way if place.topic == CLAIMS]:
+            scheduler.turn()
+            for place in {place for _, _, place in log.under_way if place.topic != CLAIMS}:
+                log.let(place)
+    for number, log in enumerate(logs):
+        log.let(Partition(CLAIMS, number))
+    for log in logs:
+        log.let()
+    return here, requests, logs, schedulers
+
+
+def test_of_two_requests_that_each_hold_a_part_one_is_placed_and_who_comes_meanwhile_gets_what_the_other_gives_back() -> None:
+    here, requests, logs, schedulers = in_parts(6)
+    here.request(f"{requests[1]}-fits")
+
+    for _ in range(LIKELY_TURNS):
+        for scheduler, log in zip(schedulers, logs, strict=True):
+            scheduler.turn()
+            log.let()
+
+    failed = [(each.request_id, each.reason) for each in said(here, RESULTS, PlacementFailed)]
+    assert failed == [(max(requests), "no-valid-node")]
+    assert {*placed(here)} == {min(requests), f"{requests[1]}-fits"}
+    assert wrongs(here) == []
+    assert sum(len(ledger.claims) for ledger in here.ledgers()) == 7
+
+
+def test_for_a_request_that_holds_a_part_and_goes_no_further_others_wait_a_moment() -> None:
+    here, requests, logs, schedulers = in_parts(6)
+    second = requests.index(max(requests))
+
+    def go_on() -> list[str]:
+        for _ in range(LIKELY_TURNS):
+            schedulers[second].turn()
+            logs[second].let()
+        return [each.request_id for each in said(here, RESULTS, PlacementFailed)]
+
+    own = go_on()  # It fails at once and lets go; the other one is not heard of again.
+    here.request(f"{requests[second]}-fits", vcpus=2)
+    meanwhile = go_on()
+    here.clock.now_ms += PATIENCE_MS
+    afterwards = go_on()
+
+    assert own == meanwhile == [requests[second]]
+    assert afterwards == [requests[second], f"{requests[second]}-fits"]
+
+
 def test_what_is_remembered_of_claims_is_bounded() -> None:
     here = hosts("n0", claims=1)
-    doubles = Doubles(Fleet(here.ledgers()))
+    unsettled = Unsettled(Fleet(here.ledgers()))
 
     for number in range(3 * REMEMBERED):
         item = ClaimItem(claim_id=f"c{number}", instance_id=f"i{number}", nodes=("n0",), resources=Resources(vcpus=1))
         for owner in "st":
-            doubles.claimed(ClaimRequested(request_id=f"r{number}", owner=owner, basis=0, ttl_ms=1, items=(item,)))
+            unsettled.claimed(ClaimRequested(request_id=f"r{number}", owner=owner, basis=0, ttl_ms=1, items=(item,)))
+        unsettled.refused(f"r{number}", boot_ms=0)
 
-    assert len(doubles._young) + len(doubles._old) <= 2 * REMEMBERED
-    assert len(doubles._shared) <= REMEMBERED
+    assert len(unsettled._young) + len(unsettled._old) <= 2 * REMEMBERED
+    assert max(len(unsettled._shared), len(unsettled._partly)) <= REMEMBERED
