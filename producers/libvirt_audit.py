@@ -87,15 +87,11 @@ class Auditor:
     def guests(self) -> list[Guest]:
         """The domains that the last look found, for a round of looking at disks."""
         here = [(listed, self._known.get(listed.instance_id)) for listed in self._listed]
-        return [
-            Guest(listed.instance_id, known.domain, listed.may_be_asked, is_stopped=not listed.is_active)
-            for listed, known in here
-            if known is not None
-        ]
+        return [Guest(listed.instance_id, known.domain, listed.may_be_asked) for listed, known in here if known is not None]
 
     def guests_unasked(self) -> list[Guest]:
-        """Those of them that may be asked and have a disk which nobody was asked about yet."""
-        return [guest for guest in self.guests() if guest.may_be_asked and self.disks.is_unasked(guest.domain)]
+        """Those of them that run and have a disk which nobody was asked about yet."""
+        return [guest for guest in self.guests() if guest.is_active and self.disks.is_unasked(guest.domain)]
 
     def guests_unanswered(self) -> list[Guest]:
         """Those of them that run and have not answered, or were passed over, and are not being waited for."""

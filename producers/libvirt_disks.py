@@ -2,8 +2,7 @@
 
 A disk in a storage pool is asked of the pool, which needs no guest. Any other is asked of the running guest's QEMU, the only question here
 that waits for a guest to answer; so it is asked guest by guest, on a slower timer, in a worker that may be left behind. It is asked of
-guests without such disks too: that is how a frozen guest is noticed. Of a stopped guest libvirt opens the image itself, which waits for
-where that lies. After Nova's `_get_disk_over_committed_size_total`.
+guests without such disks too: that is how a frozen guest is noticed. After Nova's `_get_disk_over_committed_size_total`.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ class Disks:
         self._of: dict[str, set[str]] = {}
         """The domains that each was learnt for."""
         self._unasked: set[str] = set()
-        """Disks in no pool, of which nobody was asked yet in a round."""
+        """Disks in no pool, of which no running guest was asked yet."""
 
     def learn(self, handle: Any, domain: Domain, *, has_pools: bool = True, anew: bool = False) -> None:
         """Ask the pools for disks that this domain was not asked for yet, with `anew` for all. Raises libvirtError.
@@ -62,11 +61,11 @@ class Disks:
             ids.difference_update(gone)
 
     def is_unasked(self, domain: Domain) -> bool:
-        """Whether the domain has a disk whose size only a round might tell, and none was made for it."""
+        """Whether the domain has a disk whose size a running guest might tell, and none was asked for it."""
         return any(disk.key in self._unasked for disk in domain.disks)
 
     def asked(self, domains: Iterable[Domain]) -> None:
-        """A round is made for `domains` now; of whom it learns nothing the next ones ask again."""
+        """The guests of `domains` are asked now; whoever does not answer is asked again by the rounds."""
         self._unasked.difference_update(disk.key for domain in domains for disk in domain.disks)
 
     def keep(self, sizes: dict[str, DiskSize], domains: Iterable[Domain]) -> None:
@@ -108,20 +107,11 @@ class Disks:
 
 
 class Guest(Struct, frozen=True):
-    """One domain whose disks are to be looked at: `is_active` if there is a QEMU that may be asked, `is_stopped` if there is none.
-
-    Neither where it is about to come: its QEMU answers nobody yet, and has the images open.
-    """
+    """One domain whose disks are to be looked at; `is_active` if there is a QEMU that may be asked."""
 
     instance_id: str
     domain: Domain
     is_active: bool
-    is_stopped: bool = False
-
-    @property
-    def may_be_asked(self) -> bool:
-        """Whether a round may learn of its disks, in a pool or not."""
-        return self.is_active or self.is_stopped
 
 
 class DiskLook:
@@ -179,17 +169,7 @@ class DiskLook:
                 self.sizes.setdefault(key, size)
             if told and any(disk.path not in told for disk in guest.domain.disks if disk.path and not disk.volume):
                 self.moved.append(guest.instance_id)
-        elif guest.is_stopped:
-            self._open_images(handle, guest)
         self.answered.append(guest.instance_id)
-
-    def _open_images(self, handle: Any, guest: Guest) -> None:
-        """Have libvirt itself look at the images of a guest without QEMU that are in no pool."""
-        paths = [disk.path for disk in guest.domain.disks if disk.path and not disk.volume and disk.key not in self.sizes]
-        domain = handle.lookupByUUIDString(guest.instance_id) if paths else None
-        for path in paths:
-            if (size := of_image(handle, domain, path)) is not None:
-                self.sizes[path] = size
 
 
 def occupied_ms(domain: Any) -> int:
@@ -244,17 +224,3 @@ def of_guest(handle: Any, domain: Any) -> dict[str, DiskSize]:
         if path and capacity is not None and physical is not None:
             found[str(path)] = DiskSize(int(capacity), int(physical))
     return found
-
-
-def of_image(handle: Any, domain: Any, path: str) -> DiskSize | None:
-    """The size of a stopped guest's image; None where libvirt cannot tell, as of one that is gone. Waits for where the image lies.
-
-    Raises libvirtError if the connection is lost.
-    """
-    try:
-        said = supported(lambda: domain.blockInfo(path))
-    except libvirt.libvirtError:
-        if not handle.isAlive():
-            raise
-        return None
-    return DiskSize(int(said[0]), int(said[1])) if said else None

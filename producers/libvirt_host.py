@@ -303,7 +303,7 @@ class LibvirtHost:
             self._begin_round(self._auditor.guests())
 
     def _begin_round(self, guests: list[Guest]) -> None:
-        self._auditor.disks.asked(guest.domain for guest in guests if guest.may_be_asked)
+        self._auditor.disks.asked(guest.domain for guest in guests if guest.is_active)
         self._auditor.rounds.start(self._open_for_disks, guests)
 
     def _say_in_full_if_drifted(self, source: AuditSource, found: Look) -> None:

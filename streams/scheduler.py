@@ -22,6 +22,7 @@ from schemas.topics import ANSWERED, CLAIMS, REQUESTS, RESULTS
 from streams.clock import ClockMs, boot_clock_ms, wall_clock_ms
 from streams.engines import RENEWED_SECONDS, not_told, rewound
 from streams.log.base import Log, Partition, Record
+from streams.log.leases import Signs
 from streams.outbox import Outbox
 from streams.placement.filing import FILED_PER_TURN, file_away, may_say, said
 from streams.placement.history import begun, epoch_of
@@ -109,9 +110,8 @@ class Scheduler:
         """Whether there is more to fold than it has: nobody knows yet."""
         self.epoch = epoch_of(log, process_id, self._request_partitions, self._clocks.wall_ms())
         fleet, select = Fleet(self._ledgers), engine(engine_name)
-        self.placer = Placer(
-            process_id, self.epoch, fleet, policy, before_each(select, self.lease.partitions), self._request_partitions
-        )
+        self._signs = Signs(self.lease)
+        self.placer = Placer(process_id, self.epoch, fleet, policy, before_each(select, self._signs.give), self._request_partitions)
         self._practice = Practice(select, fleet, policy, digest(policy))
         self.outbox = Outbox(log, may_go={ANSWERED})
         """What it says; others of this process may add to it."""
@@ -197,6 +197,7 @@ class Scheduler:
         """Let the placer act, with a batch for the next turn by how long this one took."""
         placer, began_ms = self.placer, self._clocks.boot_ms()
         self.outbox.add(placer.act(self._clocks.wall_ms(), began_ms))
+        self._signs.check()
         took_ms = self._clocks.boot_ms() - began_ms
         if took_ms > ACT_MS_MAX:
             placer.decisions_per_turn = max(placer.decisions_per_turn // 2, DECISIONS_MIN)

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from streams.clock import ClockMs
-from streams.log.base import NameTaken
+from streams.log.base import Lease, LogError, NameTaken
 
 # A member writes its heartbeat this many times in a time-out (two may be late), and looks for changes by others this many times.
 RENEWALS_PER_TIMEOUT = 4
@@ -135,3 +135,25 @@ class RosterLease:
         if not self._released:
             self._released, self._mine = True, frozenset()
             self._roster.leave(self._member, self._beat)
+
+
+class Signs:
+    """Signs of life in the midst of a turn. What goes wrong with one is told at the end: what the turn decided must not be lost."""
+
+    def __init__(self, lease: Lease) -> None:
+        self._lease = lease
+        self._problem: LogError | None = None
+
+    def give(self) -> None:
+        """Renew the lease if that is due; after one that failed no more are given until `check`."""
+        if self._problem is None:
+            try:
+                self._lease.partitions()
+            except LogError as problem:
+                self._problem = problem
+
+    def check(self) -> None:
+        """Raises what the last sign met, once."""
+        problem, self._problem = self._problem, None
+        if problem is not None:
+            raise problem

@@ -147,7 +147,7 @@ class Placer:
         self.fleet.touch(partition, step.node_ids)
         event = step.event
         if type(event) is ClaimRequested:
-            self._unsettled.claimed(event)
+            self._unsettled.claimed(partition, event)
             for item in event.items if event.owner == self.owner else ():
                 self._lift(item)
         elif type(event) is ClaimReleased:
@@ -155,6 +155,7 @@ class Placer:
                 desk.releases.pop(event.record_id, None)
         elif type(event) is GroupHomeProposed or type(event) is GroupHomeClosed:
             self._homes.read_back(event.record_id)
+        self._unsettled.became(step.outcomes, self._acted_ms)
         for outcome in step.outcomes:
             self._outcome(partition, step.offset, outcome)
 
@@ -199,7 +200,6 @@ class Placer:
             if (desk := desk_of(outcome.request_id, self.desks, self._request_partitions)) is not None:
                 desk.granted(outcome.request_id, Named(claim_id, partition, outcome.node_id), offset)
         elif kind == "refused":
-            self._unsettled.refused(outcome.request_id, self._acted_ms)
             if (sent := self._sent.pop(claim_id, None)) is not None:
                 work, seat = sent
                 work.ends = None  # Others are at work: what they claimed elsewhere meanwhile is folded before it is refused.
@@ -237,7 +237,7 @@ class Placer:
             work.begin_again(now_ms, boot_ms, self._awake_ms)
         if self._homes.is_awaited(work) or self.fleet.is_any_laid(work.behind) or (work.is_stale and self._is_stale(work)):
             return ()
-        if work.is_delayed and self._unsettled.delay(work, boot_ms):
+        if work.is_delayed and self._unsettled.is_to_wait(work, boot_ms):
             return ()
         for seat in work.seats:
             if seat.state == "held" and not seat.is_held_by(self.fleet.ledgers):

@@ -64,8 +64,8 @@ class Work(Struct):
     the last home that it proposed itself, `home` how that was chosen. `behind` are own claims in flight that may have been in its way, or
     were made for it before it was begun; `waits`: how often it waited for those in its way. `restarts`: how often it was begun again.
     `ends` are those of `claims` that the fold must have reached before it is refused, None as long as nobody read them; `is_stale`: it
-    waits for that. `is_delayed`: it waits for room that others hold twice, until `delayed_until_ms` on the boot-time clock at most (−1: it
-    never did).
+    waits for that. `is_delayed`: it waits for room that others may give back in a moment, until `delayed_until_ms` on the boot-time clock
+    at most (−1: it never did); it was decided last at `delayed_cut`, and is again from `delayed_again_ms` on if there is more.
     """
 
     asked: Asked
@@ -87,6 +87,8 @@ class Work(Struct):
     restarts: int = 0
     is_delayed: bool = False
     delayed_until_ms: int = -1
+    delayed_cut: tuple[int, ...] = ()
+    delayed_again_ms: int = 0
 
     def begin_again(self, now_ms: int, boot_ms: int, awake_ms: int) -> None:
         """Take it up once more, as a new owner would: with claims of its own, made from now on; the old ones go when they are not named."""

@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from streams.log.base import Log
 
 NAMED = re.compile(r"(?P<node>[A-Za-z0-9][A-Za-z0-9._-]*)=(?P<uri>[^=]+:/.*)")
-DEVICES = re.compile(r"[0-9a-f*?]+:[0-9a-f*?:.]+")
+DEVICES = re.compile(r"[0-9a-f?]{4}:[0-9a-f?]{2}:[0-9a-f?]{2}\.[0-7?]|[0-9a-f?]{4}:[0-9a-f?]{4}|[0-9a-f?:.]*\*[0-9a-f*?:.]*")
+"""A whole address, a vendor and product, or what an asterisk completes."""
 WAIT_SECONDS = 0.5
 """Longest sleep: how late an interrupt is heard."""
 FULL_PAUSE_SECONDS = 0.5

@@ -98,7 +98,10 @@ def test_a_file_says_for_each_host_what_differs(tmp_path: Path) -> None:
         ("[[host]]\nuri = 'a:///'\nnodes = 'n'", "host 1: nodes is not known; known: uri, node,"),
         ("[[host]]\nuri = 'a:///'\n[[host]]\nuri = 'b:///'\npools = 'p'", "host 2: pools 'p': expected a list of strings"),
         ("[[host]]\nuri = 'a:///'\ndedicated_cpus = 'all'", "dedicated_cpus 'all': expected a list such as"),
-        ("[[host]]\nuri = 'a:///'\npci_devices = ['eth0']", "host 1: pci_devices 'eth0': expected an address or vendor:product"),
+        *(
+            (f"[[host]]\nuri = 'a:///'\npci_devices = ['*', '{named}']", f"host 1: pci_devices {named!r}: expected an address or")
+            for named in ("eth0", "3b:00.1", "0000:3b", "0000:3B:00.1")
+        ),
         ("[[host", "hosts.toml: "),
     ],
 )

@@ -8,17 +8,17 @@ from typing import Any
 import pytest
 from msgspec import Struct, structs
 
-from schemas.claims import ClaimItem, ClaimRequested
-from schemas.codec import encode
+from schemas.claims import ClaimItem, ClaimReleased, ClaimRequested
+from schemas.codec import decode, encode
 from schemas.requests import ServerGroup
 from schemas.resources import Resources
-from schemas.results import InstancesPlaced, PlacementFailed
+from schemas.results import ClaimOutcome, InstancesPlaced, PlacementFailed
 from schemas.topics import CLAIMS, REQUESTS, RESULTS
-from streams.log.base import Lease, Message, Partition
-from streams.placement.unsettled import PATIENCE_MS, REMEMBERED, Unsettled
+from streams.log.base import Lease, Message, Partition, Record
+from streams.placement.unsettled import LOOK_MS, PATIENCE_MS, REMEMBERED, WAITING_MAX, Unsettled
 from streams.scheduler import Scheduler
 from streams.scheduling.fleet import Fleet
-from tests.scheduling_world import At, World, hosts, said, settle, world, wrongs
+from tests.scheduling_world import At, World, hosts, rival, said, settle, world, wrongs
 from tests.unit.placement.test_placement import LIKELY_TURNS, nothing
 
 APART = ServerGroup(group_id="apart", policy="anti-affinity")
@@ -115,6 +115,13 @@ def test_it_waits_for_a_moment_only_if_nobody_comes_who_would_release_the_loser(
     assert (meanwhile, again) == ([], 0)
     assert (moved, is_open, scheduler.is_open) == (0, True, False), "there is nothing to do for it, and it is not done"
     assert (failed.request_id, failed.reason) == (ours, "no-valid-node")
+
+
+def ours_too(here: World, name: str, count: int) -> list[str]:
+    """So many more names in the partition of requests that this one is in."""
+    mine = here.log.partition(REQUESTS, name.encode())
+    others = (f"{name}-{number}" for number in range(100 * count))
+    return [each for each in others if here.log.partition(REQUESTS, each.encode()) == mine][:count]
 
 
 def name_in(here: World, partition: int) -> str:
@@ -226,13 +233,108 @@ def test_for_a_request_that_holds_a_part_and_goes_no_further_others_wait_a_momen
         return [each.request_id for each in said(here, RESULTS, PlacementFailed)]
 
     own = go_on()  # It fails at once and lets go; the other one is not heard of again.
-    here.request(f"{requests[second]}-fits", vcpus=2)
-    meanwhile = go_on()
+    many = ours_too(here, requests[second], WAITING_MAX + 2)
+    for name in many[:-1]:
+        here.request(name, vcpus=2)
+    at_once = go_on()
+    here.request(many[-1], vcpus=1)
+    placed_meanwhile = (go_on(), {*placed(here)})
     here.clock.now_ms += PATIENCE_MS
+    in_the_end = go_on()
+    here.request(f"{requests[second]}-fits", vcpus=2)
     afterwards = go_on()
 
-    assert own == meanwhile == [requests[second]]
-    assert afterwards == [requests[second], f"{requests[second]}-fits"]
+    assert own == [requests[second]]
+    assert at_once == [*own, many[WAITING_MAX]], "no more than so many wait"
+    assert placed_meanwhile == (at_once, {many[-1]})
+    assert {*in_the_end} == {*own, *many[:-1]}
+    assert afterwards == [*in_the_end, f"{requests[second]}-fits"], "nobody waits for it any more"
+
+
+def test_who_waits_is_decided_again_when_room_comes_from_elsewhere() -> None:
+    here, requests, logs, schedulers = in_parts(6)
+    second = requests.index(max(requests))
+    (name,) = ours_too(here, requests[second], 1)
+    here.request(name, vcpus=4)
+    for _ in range(LIKELY_TURNS):
+        schedulers[second].turn()
+        logs[second].let()
+    here.host("n8", vcpus=4)
+    here.clock.now_ms += LOOK_MS
+    for _ in range(LIKELY_TURNS):
+        schedulers[second].turn()
+        logs[second].let()
+
+    assert placed(here) == {name: "n8"}
+
+
+def test_a_request_that_had_all_and_lost_some_holds_no_part() -> None:
+    here, requests, logs, schedulers = in_parts(6)
+
+    def go_on() -> list[str]:
+        for _ in range(LIKELY_TURNS):
+            for scheduler, log in zip(schedulers, logs, strict=True):
+                scheduler.turn()
+                log.let()
+        return [each.request_id for each in said(here, RESULTS, PlacementFailed)]
+
+    go_on()
+    (result,) = said(here, RESULTS, InstancesPlaced)
+    lost = result.placements[0]
+    here.say(CLAIMS, ClaimReleased(claim_id=lost.claim_id, node_id=lost.node_id, record_id="lost", reason="operator"))
+    here.request(f"{requests[1]}-fits", vcpus=2)
+
+    assert f"{requests[1]}-fits" in go_on()
+
+
+class Late(First):
+    """The log of a scheduler that reads nothing of the first partition of claims for a while."""
+
+    def __init__(self, log: Any) -> None:
+        super().__init__(log, nothing)
+        self.is_late = False
+
+    def read(self, topic: str, partition: int, offset: int, records_max: int = 1000, bytes_max: int = 8 << 20) -> list[Record]:
+        found: list[Record] = self._log.read(topic, partition, offset, records_max, bytes_max)
+        return [] if self.is_late and (topic, partition) == (CLAIMS, 0) else found
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("read_") or name == "news":
+            raise AttributeError(name)
+        return super().__getattr__(name)
+
+
+def test_who_was_refused_a_claim_folds_what_others_claimed_meanwhile_before_it_is_refused_for_good() -> None:
+    here = world(claims=2, requests=1)
+    names = {here.log.partition(CLAIMS, name.encode()): name for name in ("n0", "n1", "n2", "n3")}
+    for name in names.values():
+        here.host(name, vcpus=1)
+    log = Late(here.log)
+    scheduler = here.scheduler(log=log)
+    here.request("first", requested_nodes=(names[0],))
+    settle(scheduler)
+    here.request("second")
+    log._act = lambda when, messages: refused(here, log, when, messages)
+
+    for _ in range(LIKELY_TURNS):
+        scheduler.turn()
+    meanwhile = said(here, RESULTS, PlacementFailed)
+    log.is_late = False
+    settle(scheduler)
+
+    assert meanwhile == said(here, RESULTS, PlacementFailed) == []
+    assert placed(here) == {"first": names[0], "second": names[0]}
+
+
+def refused(here: World, log: Late, when: str, messages: Sequence[Message]) -> None:
+    """Just before its claim for the other node lands, somebody else takes that, and the first node becomes free; it reads that late."""
+    claims = [decode(message.topic, message.value) for message in messages if message.topic == CLAIMS]
+    if when == "before" and claims:
+        (first,) = [each for each in said(here, RESULTS, InstancesPlaced) if each.request_id == "first"]
+        place = first.placements[0]
+        log.is_late, log._act = True, nothing
+        here.say(CLAIMS, ClaimReleased(claim_id=place.claim_id, node_id=place.node_id, record_id="free", reason="operator"))
+        here.log.append([Message(CLAIMS, claims[0].items[0].nodes[0].encode(), encode(rival(claims[0])))])
 
 
 def test_what_is_remembered_of_claims_is_bounded() -> None:
@@ -242,8 +344,9 @@ def test_what_is_remembered_of_claims_is_bounded() -> None:
     for number in range(3 * REMEMBERED):
         item = ClaimItem(claim_id=f"c{number}", instance_id=f"i{number}", nodes=("n0",), resources=Resources(vcpus=1))
         for owner in "st":
-            unsettled.claimed(ClaimRequested(request_id=f"r{number}", owner=owner, basis=0, ttl_ms=1, items=(item,)))
-        unsettled.refused(f"r{number}", boot_ms=0)
+            unsettled.claimed(0, ClaimRequested(request_id=f"r{number}", owner=owner, basis=0, ttl_ms=1, items=(item,)))
+        unsettled.became([ClaimOutcome(outcome="refused", request_id=f"r{number}", claim_id=f"c{number}")], boot_ms=0)
 
     assert len(unsettled._young) + len(unsettled._old) <= 2 * REMEMBERED
-    assert max(len(unsettled._shared), len(unsettled._partly)) <= REMEMBERED
+    assert len(unsettled._shared) <= REMEMBERED
+    assert len(unsettled._partly) == WAITING_MAX

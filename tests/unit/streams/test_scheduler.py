@@ -151,6 +151,32 @@ def test_who_decides_for_longer_than_its_lease_keeps_what_it_works_on(monkeypatc
     assert {*others_had} == {frozenset({1 - mine})}
 
 
+def test_what_was_decided_before_a_sign_of_life_failed_is_said_and_the_failure_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    here = world(claims=1, requests=1)
+    for number in range(4):
+        here.host(f"n{number}")
+    scheduler = here.scheduler(engine_name="reference")
+    settle(scheduler)
+    signs: list[None] = []
+
+    def busy() -> frozenset[int]:
+        signs.append(None)
+        if len(signs) == 3:
+            raise LogUnreachable("somebody else writes")
+        return frozenset({0})
+
+    monkeypatch.setattr(scheduler.lease, "partitions", busy)
+    for number in range(3):
+        here.request(f"q{number}")
+
+    with pytest.raises(LogUnreachable, match="somebody else writes"):
+        scheduler.turn()
+    settle(scheduler)
+
+    assert sorted(each.request_id for each in said(here, RESULTS, InstancesPlaced)) == ["q0", "q1", "q2"]
+    assert scheduler.placer.fleet.laid() == frozenset()
+
+
 def test_the_first_turn_decides_nothing_on_a_fold_that_is_behind_however_late_it_comes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("streams.scheduler.FOLDED_PER_TURN", 8)
     monkeypatch.setattr("streams.scheduler.RECORDS_PER_READ", 8)
