@@ -24,7 +24,7 @@ PATIENCE_MS = 5_000
 """So long a request waits for others at most, and for any of them: they let go within milliseconds, unless their owner died as well."""
 WAITING_MAX = 128
 """So many begin to wait in that time at most, and for so many parts: where more find no room, the fleet is full."""
-LOOK_MS = 100
+LOOK_MS = 250
 """Who waits is decided again so often at most, where something was folded."""
 REMEMBERED = 2_048
 """Requests whose claims are remembered, twice as many at most: records of two owners of one request stand close together."""
@@ -72,7 +72,7 @@ class Unsettled:
             if len(said) > 1 or (said and len(said[0][1].items) > 1):
                 self._partly.pop(outcome.request_id, None)
                 self._partly[outcome.request_id] = boot_ms + PATIENCE_MS
-        for request_id in self._partly.keys() & {outcome.request_id for outcome in outcomes}:
+        for request_id in self._partly.keys() & {outcome.request_id for outcome in outcomes} if self._partly else ():
             if self._shares(request_id) == {True}:
                 del self._partly[request_id]  # It has all that it wants: what it loses later it does not get back.
         while len(self._partly) > WAITING_MAX:
