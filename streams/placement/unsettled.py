@@ -72,11 +72,18 @@ class Unsettled:
             if len(said) > 1 or (said and len(said[0][1].items) > 1):
                 self._partly.pop(outcome.request_id, None)
                 self._partly[outcome.request_id] = boot_ms + PATIENCE_MS
-        for request_id in self._partly.keys() & {outcome.request_id for outcome in outcomes} if self._partly else ():
-            if self._shares(request_id) == {True}:
+        for request_id in {outcome.request_id for outcome in outcomes if outcome.outcome == "granted"} if self._partly else ():
+            if request_id in self._partly and self._shares(request_id) == {True}:
                 del self._partly[request_id]  # It has all that it wants: what it loses later it does not get back.
-        while len(self._partly) > WAITING_MAX:
-            del self._partly[next(iter(self._partly))]
+        if len(self._partly) > WAITING_MAX:
+            self._make_room(boot_ms)
+
+    def _make_room(self, boot_ms: int) -> None:
+        """Forget who is not waited for any more, then who holds nothing, and in the end who was refused first."""
+        self._partly = {name: until_ms for name, until_ms in self._partly.items() if boot_ms < until_ms}
+        too_many = max(0, len(self._partly) - WAITING_MAX)
+        for name in sorted(self._partly, key=lambda each: True in self._shares(each))[:too_many] if too_many else ():
+            del self._partly[name]
 
     def delay(self, work: Work, boot_ms: int) -> bool:
         """Whether a request that finds no room waits."""
@@ -97,7 +104,7 @@ class Unsettled:
             if len(self._waits) >= WAITING_MAX:
                 return False
             self._waits.append(boot_ms + PATIENCE_MS)
-            work.delayed_until_ms = boot_ms + min(PATIENCE_MS, work.give_up_ms // 2)
+            work.delayed_until_ms = min(boot_ms + PATIENCE_MS, work.taken_up_boot_ms + work.give_up_ms * 3 // 4)
         return boot_ms < work.delayed_until_ms
 
     def _is_any(self, work: Work, boot_ms: int) -> bool:
@@ -105,7 +112,7 @@ class Unsettled:
         cut = self._fleet.cut
         if self._known_at != cut:
             self._known_at, self._is_twice = cut, self._has_doubles()
-            self._parts = [name for name in self._partly if len(self._shares(name)) == 2]
+            self._parts = [name for name, until_ms in self._partly.items() if boot_ms < until_ms and len(self._shares(name)) == 2]
         request_id = work.asked.request.request_id
         has_part = bool(work.desk.held.get(request_id))
         others = (name for name in self._parts if name != request_id and boot_ms < self._partly.get(name, 0))

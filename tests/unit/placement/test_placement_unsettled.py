@@ -18,7 +18,7 @@ from streams.log.base import Lease, Message, Partition, Record
 from streams.placement.unsettled import LOOK_MS, PATIENCE_MS, REMEMBERED, WAITING_MAX, Unsettled
 from streams.scheduler import Scheduler
 from streams.scheduling.fleet import Fleet
-from tests.scheduling_world import At, World, hosts, rival, said, settle, world, wrongs
+from tests.scheduling_world import START_MS, TTL_MS, At, World, hosts, rival, said, settle, world, wrongs
 from tests.unit.placement.test_placement import LIKELY_TURNS, nothing
 
 APART = ServerGroup(group_id="apart", policy="anti-affinity")
@@ -350,3 +350,31 @@ def test_what_is_remembered_of_claims_is_bounded() -> None:
     assert len(unsettled._young) + len(unsettled._old) <= 2 * REMEMBERED
     assert len(unsettled._shared) <= REMEMBERED
     assert len(unsettled._partly) == WAITING_MAX
+
+
+def test_who_holds_nothing_is_forgotten_before_who_holds_a_part_and_first_of_all_who_was_refused_long_ago() -> None:
+    here = hosts("n0", claims=1)
+    ledgers = here.ledgers()
+    unsettled = Unsettled(Fleet(ledgers))
+
+    def refused_one(name: str, boot_ms: int) -> None:
+        for vcpus in (1, 99):
+            item = ClaimItem(claim_id=f"{name}/{vcpus}", instance_id=f"{name}/{vcpus}", nodes=("n0",), resources=Resources(vcpus=vcpus))
+            event = ClaimRequested(request_id=name, owner="s", basis=ledgers[0].next_offset - 1, ttl_ms=TTL_MS, items=(item,))
+            step = ledgers[0].apply(ledgers[0].next_offset, START_MS, b"n0", encode(event))
+            assert step is not None
+            unsettled.claimed(0, event)
+            unsettled.became(step.outcomes, boot_ms)
+
+    parts = [f"part {number}" for number in range(8)]
+    for name in parts:
+        refused_one(name, boot_ms=0)  # They take all vCPUs of the node: who comes later holds nothing.
+    for number in range(WAITING_MAX):
+        refused_one(f"nothing {number}", boot_ms=0)
+    kept = [*unsettled._partly]
+    for number in range(8):
+        refused_one(f"later {number}", boot_ms=PATIENCE_MS)
+
+    assert kept[:8] == parts
+    assert len(kept) == WAITING_MAX
+    assert [*unsettled._partly] == [f"later {number}" for number in range(8)]
