@@ -54,8 +54,8 @@ class Unsettled:
     def claimed(self, partition: int, event: ClaimRequested) -> None:
         """A record of claims was folded."""
         request_id = event.request_id
-        said = self._young.get(request_id) or self._old.get(request_id)
-        if said is not None:
+        said = self._said_of(request_id)
+        if said:
             said.append((partition, event))
             if _start_of(event) != _start_of(said[0][1]):
                 self._shared[request_id] = said
@@ -69,7 +69,7 @@ class Unsettled:
         """This became of the claims of a record."""
         for outcome in outcomes:
             said = self._said_of(outcome.request_id) if outcome.outcome == "refused" else []
-            if len(said) > 1 or (said and len(said[0][1].items) > 1):
+            if sum(len(event.items) for _, event in said) > 1:
                 self._partly.pop(outcome.request_id, None)
                 self._partly[outcome.request_id] = boot_ms + PATIENCE_MS
         for request_id in {outcome.request_id for outcome in outcomes if outcome.outcome == "granted"} if self._partly else ():
