@@ -246,9 +246,7 @@ class KafkaLog:
 
     def _ask(self, places: Sequence[Partition]) -> None:
         """Ask for the ends of these and, since it is one request, of all that are read at their ends."""
-        asked = dict.fromkeys(places)
-        if self._tail is not None:
-            asked |= dict.fromkeys(self._tail.windows)
+        asked = dict.fromkeys([*places, *(self._tail.windows if self._tail is not None else ())])
         ends = self._clients.offsets(list(asked), NEWEST)
         now = time.monotonic()
         for place, end in zip(asked, ends, strict=True):
@@ -257,6 +255,8 @@ class KafkaLog:
             self._ends[place] = max(end, 0)
             self._asked[place] = now
         self._certain |= asked.keys()
+        if self._history is not None:
+            self._history.rest(now)
 
     def _forget(self, place: Partition) -> None:
         """What is held of a partition is not, or no more, what the broker has: it was truncated, or made anew."""

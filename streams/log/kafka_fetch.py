@@ -37,6 +37,8 @@ DRY_SECONDS: Final = 0.0002
 """After nothing had come so long nothing is looked for again: a turn of a loop reads a score of partitions, and one look is for all."""
 INTERRUPT_SECONDS: Final = 0.25
 """How late an interrupt may come: none is taken while the client waits."""
+REST_SECONDS: Final = 3.0
+"""How long history that nobody asks for is fetched on: a broker is asked for it two hundred times a second where nothing comes."""
 IDLE_SECONDS: Final = 10.0
 """A partition that runs full and was not asked for so long is let go."""
 
@@ -73,7 +75,8 @@ class Fetcher:
             self._learn({place.topic for place in offsets})
             idle = all(window.parked for window in self.windows.values())
             self._consumer.incremental_assign([self._there(place, offset) for place, offset in offsets.items()])
-            self.windows |= {place: Window(offset) for place, offset in offsets.items()}
+            now = time.monotonic()
+            self.windows |= {place: Window(offset, now) for place, offset in offsets.items()}
             if idle:
                 self._nudge(next(iter(offsets)))
 
@@ -90,6 +93,10 @@ class Fetcher:
         given = [self._there(place) for place, window in held.items() if not window.parked]
         if given:
             self._consumer.incremental_unassign(given)
+
+    def rest(self, now: float) -> None:
+        """Stop reading what nobody has asked for of late; whoever does again is served from there on, a few milliseconds later."""
+        self.drop([place for place, window in self.windows.items() if now - window.asked_seconds > REST_SECONDS])
 
     def is_dry(self, place: Partition, offset: int, now: float) -> bool:
         """Whether nothing is at hand from `offset` on in a partition that this one reads, and a look a moment ago found nothing either."""

@@ -37,10 +37,10 @@ class Window:
     A window that is `parked` has so much unread that its partition is not fetched for now.
     """
 
-    def __init__(self, offset: int) -> None:
+    def __init__(self, offset: int, asked_seconds: float = 0.0) -> None:
         self.first = self.low = self.next = self.cursor = offset
         self.parked = False
-        self.asked_seconds = 0.0
+        self.asked_seconds = asked_seconds
         self.fault: LogError | None = None
         self._chunks: deque[_Chunk] = deque()
         self._read, self._read_bytes = 0, 0

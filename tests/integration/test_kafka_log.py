@@ -28,7 +28,7 @@ from streams.cli.exits import Exit, exit_of
 from streams.cli.main import run
 from streams.cli.reading.open_log import open_log
 from streams.ledger_topics import open_ledger
-from streams.log import kafka_send
+from streams.log import kafka_fetch, kafka_send
 from streams.log.base import (
     Lease,
     LogCutShort,
@@ -123,7 +123,11 @@ def test_records_of_writers_at_once_are_all_there_each_writer_s_in_order(log: Ka
         assert [entry for entry in seen if entry[0] == writer] == [(writer, number, place) for number in range(20) for place in range(7)]
 
 
-def test_reading_anywhere_gives_what_reading_through_gives(log: KafkaLog, seed: int) -> None:
+@pytest.mark.parametrize("rest_seconds", [kafka_fetch.REST_SECONDS, 0.0], ids=["read on", "let go between the reads"])
+def test_reading_anywhere_gives_what_reading_through_gives(
+    log: KafkaLog, seed: int, monkeypatch: pytest.MonkeyPatch, rest_seconds: float
+) -> None:
+    monkeypatch.setattr(kafka_fetch, "REST_SECONDS", rest_seconds)
     chance = random.Random(seed)
     log.append([Message("claims", b"k", b"%d %d" % (number % 4, number) + b"x" * 400, partition=number % 4) for number in range(24_000)])
     whole = {partition: everything(log, "claims", partition) for partition in range(4)}
@@ -132,6 +136,7 @@ def test_reading_anywhere_gives_what_reading_through_gives(log: KafkaLog, seed: 
         for _ in range(60):
             partition, offset = chance.randrange(4), chance.randrange(6000)
             found = other.read("claims", partition, offset, chance.choice((1, 50, 3000)))
+            assert other.end("claims", partition) == 6000
             assert [record.offset for record in found] == list(range(offset, offset + len(found)))
             assert [record.value for record in found] == whole[partition][offset : offset + len(found)]
 

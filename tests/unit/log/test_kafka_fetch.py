@@ -10,7 +10,7 @@ import pytest
 
 from streams.log import kafka_fetch
 from streams.log.base import Partition, Record
-from streams.log.kafka_fetch import IDLE_SECONDS, Fetcher
+from streams.log.kafka_fetch import IDLE_SECONDS, REST_SECONDS, Fetcher
 from streams.log.kafka_settings import parse_settings
 from streams.log.kafka_window import AHEAD_BYTES
 
@@ -115,3 +115,41 @@ def test_a_partition_that_somebody_waits_for_is_not_let_go_whoever_stood_still(
 
     assert came
     assert [record.offset for record in fetcher.take(PLACE, 0, 2, 1 << 20)] == [0, 1]
+
+
+class Assigned(Standing):
+    """A consumer that says which partitions it was given, at which offsets."""
+
+    def __init__(self) -> None:
+        super().__init__([0.0], 0.0)
+        self.given: dict[str, int] = {}
+
+    def incremental_assign(self, places: Any) -> None:
+        self.given |= {place.topic: place.offset for place in places}
+
+    def incremental_unassign(self, places: Any) -> None:
+        for place in places:
+            del self.given[place.topic]
+
+
+def test_history_that_nobody_asks_for_is_fetched_no_more_and_again_once_somebody_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr(kafka_fetch, "time", type("Clock", (), {"monotonic": staticmethod(lambda: now[0])}))
+    consumer: Any = Assigned()
+    fetcher = Fetcher(consumer, parse_settings("kafka://h:1/", {}), {}, Forgetful())
+    other = Partition("placement-requests", 0)
+    fetcher.follow({PLACE: 7, other: 5})
+
+    now[0] += REST_SECONDS  # Neither is forgotten before it could be asked for.
+    fetcher.rest(now[0])
+    assert consumer.given == {PLACE.topic: 7, other.topic: 5}
+
+    consumer.consume = lambda _count, _timeout: []
+    assert fetcher.take(other, 5, 1, 1) == []
+    now[0] += 0.001
+    fetcher.rest(now[0])
+    assert consumer.given == {other.topic: 5}
+    assert list(fetcher.windows) == [other]
+
+    fetcher.follow({PLACE: 9})
+    assert consumer.given == {PLACE.topic: 9, other.topic: 5}
