@@ -24,6 +24,7 @@ class Measured:
         self._due = 0.0
         self._waited: Callable[[], float] = getattr(engine, "waited_seconds", float)
         """How long its turns have slept in all: that is not busy."""
+        self._reads: Callable[[frozenset[int]], dict[Partition, int]] = getattr(engine, "reads", engine.waits)
 
     def turn(self, partitions: frozenset[int]) -> int:
         """See `Engine`."""
@@ -47,6 +48,6 @@ class Measured:
         self.engine.close()
 
     def _lags(self, partitions: frozenset[int]) -> dict[Partition, int]:
-        stands = self.engine.waits(partitions)
+        stands = self._reads(partitions)
         ends = {topic: self._log.ends(topic) for topic in {place.topic for place in stands}}
         return {place: max(ends[place.topic][place.number] - offset, 0) for place, offset in stands.items()}

@@ -77,7 +77,7 @@ class Metrics:
         self.placing = Histogram(
             "claimlog_placement_duration_seconds",
             "From the append of a request to the append of the result that counts",
-            buckets=(0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10),
+            buckets=(0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300),
             registry=registry,
         )
         self.turns = Counter("claimlog_engine_turns_total", "Turns of an engine's loop", ["engine"], registry=registry)
@@ -194,7 +194,7 @@ class Health:
         """The loop came round to a log that is full or out of reach."""
         self.ready, self.waits = False, True
         self.troubles += 1
-        self.turned()
+        self._turned = self._monotonic()
 
     def turned(self) -> None:
         """The loop came round once more."""

@@ -376,13 +376,13 @@ class Scheduler:
             else:
                 desk.placements.filed.due.clear()
 
-    def positions(self) -> dict[Partition, int]:
-        """Where something new for it would stand."""
+    def positions(self, *, whole: bool = False) -> dict[Partition, int]:
+        """Where something new for it would stand, with `whole` also of requests that it takes no more of for now."""
         places = self._places
         positions = {places[CLAIMS][ledger.partition]: ledger.next_offset for ledger in self._ledgers}
         for partition, desk in self.placer.desks.items():
             positions[places[RESULTS][partition]] = desk.placements.results_next
-            if len(desk.placements.open) < OPEN_MAX:
+            if whole or len(desk.placements.open) < OPEN_MAX:
                 positions[places[REQUESTS][partition]] = desk.placements.requests_next
         return positions
 

@@ -100,6 +100,10 @@ class SchedulerEngine:
         """See `Engine`."""
         return self._scheduler.positions()
 
+    def reads(self, partitions: frozenset[int]) -> dict[Partition, int]:
+        """How far it has read, also where it waits for nothing because it has more requests than it answers."""
+        return self._scheduler.positions(whole=True)
+
     def close(self) -> None:
         """See `Engine`."""
         self._scheduler.close()

@@ -300,6 +300,7 @@ def test_a_legend_or_a_text_names_only_labels_that_its_expression_keeps(samples:
         else:
             series = [str(selector.name) for selector in selectors(parsed)]
             kept = {label for each in series for labels in samples.get(each, []) for label in labels} | ADDED_LABELS
+            kept |= set(re.findall(r'label_replace\(.+?, "(\w+)", ', expression))
         assert named <= kept, f"{name}: {named - kept}"
 
 

@@ -7,6 +7,7 @@ import pytest
 from schemas.codec import encode, key_of
 from schemas.requests import Flavor, PlacementRequested
 from schemas.topics import REQUESTS
+from streams import scheduler
 from streams.clock import SystemClock
 from streams.ledger_topics import open_ledger
 from streams.log.base import Message, Partition, TopicSpec
@@ -121,3 +122,19 @@ def test_of_a_scheduler_the_requests_are_counted_that_it_read() -> None:
 
     assert value(metrics, "claimlog_placements_total", result="no-valid-node") == 5
     assert value(metrics, "claimlog_records_total", step="scheduler", topic=REQUESTS) == 5
+
+
+def test_requests_that_a_full_scheduler_takes_no_more_of_for_now_are_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scheduler, "OPEN_MAX", 3)
+    monkeypatch.setattr(scheduler, "RECORDS_PER_READ", 4)
+    log, metrics, place = MemoryLog(), Metrics("1"), Partition(REQUESTS, 0)
+    open_ledger(log, ledger_partitions=1, request_partitions=1)
+    engine = SchedulerEngine(log, "s", DEFAULT, "reference", SystemClock(), metrics, lambda _: None, lease_timeout_seconds=10.0, version="")
+    measured = Measured(engine, log, metrics, lambda: 0.0)
+    requests = [PlacementRequested(request_id=f"r{number}", flavor=Flavor(vcpus=1)) for number in range(10)]
+    log.append([Message(REQUESTS, key_of(request) or b"", encode(request), partition=0) for request in requests])
+
+    measured.turn(frozenset())
+
+    assert place not in measured.waits(frozenset()), "or it would not sleep while it has more than it answers"
+    assert value(metrics, "claimlog_reader_lag_records", engine="scheduler", topic=REQUESTS, partition="0") == 6

@@ -15,7 +15,7 @@ from urllib.request import urlopen
 import pytest
 
 from schemas.results import NodeResources, ResourceRow
-from streams.metrics import CLIENTS_MAX, Health, Metrics, serve, url
+from streams.metrics import CLIENTS_MAX, LOADING_SECONDS, Health, Metrics, serve, url
 
 
 class Time:
@@ -332,3 +332,16 @@ def test_a_port_that_is_taken_is_named(served: tuple[Metrics, Health, str], cloc
         serve(Metrics("1"), Health(clock), port)
 
     assert raised.value.filename == f"127.0.0.1:{port}"
+
+
+def test_who_meets_a_full_log_while_it_loads_may_still_take_the_time_that_loading_may() -> None:
+    now = [0.0]
+    health = Health(lambda: now[0], stalled_seconds=60, loads=True)
+    health.met_trouble()
+
+    now[0] += LOADING_SECONDS - 1
+
+    assert health.alive()[0]
+    health.turned()
+    now[0] += 61
+    assert not health.alive()[0]
