@@ -49,13 +49,13 @@ class Batch(Struct):
     """Records that are folded: what follows from them, until it is published, and with `keeps` all since the last such batch is kept.
 
     `dead` are those that count for nothing, until it is known whether they have letters. `letters` are written before verdicts: by the
-    newest of those a later start sees which letters there are (`_faults_below`).
+    newest of those a later start sees which letters there are (`_faults_below`). With `compacts` rows that were replaced are dropped.
     """
 
     records: int
     lag: int
     keeps: bool
-    published: int = 0
+    compacts: bool = False
     letters: list[Message] = field(default_factory=list)
     derived: list[Message] = field(default_factory=list)
     dead: list[tuple[Record, Unreadable]] = field(default_factory=list)
@@ -114,7 +114,6 @@ class Fold:
         self.snapshot_starts = [] if at_snapshot or topics.SNAPSHOTS in made_anew else self._snapshots_before(log)
         self._starts_noted: list[int] | None = None
         """With the topics' ids; None until this fold has noted anything."""
-        self.published = 0
         self.unfinished: Batch | None = None
         self.batch_records = batch_records
         self.touched: set[str] = set()

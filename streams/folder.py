@@ -56,8 +56,8 @@ TURN_SECONDS = 1.0
 machine, made turns of ten seconds, so that two processes took the partitions from each other again and again."""
 TABLE_SECONDS = 0.05
 """Pause before a table that another process still has is tried again: it gives it up in its next turn, half a second away at most."""
-COMPACT_EVERY = 50_000
-"""Records published to compacted topics between two compactions."""
+COMPACT_EVERY = 25_000
+"""Rows between two compactions, by their offsets: they go on where another process has begun, or this one anew."""
 
 
 class Folder:
@@ -234,8 +234,11 @@ class Folder:
         fold.write_letters(batch, self._letters_there, self.metrics.dead)
         for messages in (batch.letters, batch.derived):
             if messages:
-                self._log.append(messages)
-                batch.published += len(messages)
+                offsets = self._log.append(messages)
+                batch.compacts |= any(
+                    message.topic == topics.NODE_RESOURCES and offset % COMPACT_EVERY == COMPACT_EVERY - 1
+                    for message, offset in zip(messages, offsets, strict=True)
+                )
                 # Not a second time where what follows does not go through.
                 messages.clear()
         self._has_findings |= self._doubles.say()
@@ -245,7 +248,9 @@ class Folder:
         if batch.keeps:
             fold.keep(self._doubles.known())
         fold.unfinished = None
-        self._compact(fold, batch.published)
+        if batch.compacts:
+            self._log.compact(topics.NODE_RESOURCES, fold.partition)
+            self._log.compact(topics.DIGESTS, fold.partition)
         self._count(fold, batch)
         self._hurry(fold, batch.lag)
         if not fold.has_looked and fold.has_settled(self._tables.seconds()):
@@ -340,14 +345,6 @@ class Folder:
         if len(fold.snapshot_starts) > SNAPSHOTS_KEPT:
             fold.snapshot_starts = fold.snapshot_starts[-SNAPSHOTS_KEPT:]
             self._log.truncate(topics.SNAPSHOTS, fold.partition, fold.snapshot_starts[0])
-
-    def _compact(self, fold: Fold, published: int) -> None:
-        """Drop replaced rows, now and then."""
-        fold.published += published
-        if fold.published >= COMPACT_EVERY:
-            fold.published = 0
-            self._log.compact(topics.NODE_RESOURCES, fold.partition)
-            self._log.compact(topics.DIGESTS, fold.partition)
 
     def _hurry(self, fold: Fold, lag: int) -> None:
         """A fold that has not caught up by the deadline begins at a newer snapshot, if another process has written one meanwhile."""

@@ -814,17 +814,22 @@ def test_double_claims_across_partitions_are_found_kept_over_a_restart_and_resol
     again.close()
 
 
-def test_rows_that_were_replaced_are_dropped_now_and_then(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("restarts_every", [100, 3])
+def test_rows_that_were_replaced_are_dropped_now_and_then(world: World, monkeypatch: pytest.MonkeyPatch, restarts_every: int) -> None:
     monkeypatch.setattr(folder_module, "COMPACT_EVERY", 8)
     world.append(world.audit(1))
     host = world.folder()
     kept = []
-    for number in range(8):
-        world.append(claim(number))
+    for number in range(18):
+        world.append(world.audit(2 + number))
+        if number % restarts_every == restarts_every - 1:
+            host.close()
+            host = world.folder()
         host.turn(ALL)
         kept.append(len(world.read(topics.NODE_RESOURCES)))
 
-    assert max(kept) <= 4, "of eight records that were published half are rows"
+    assert max(kept) == 8
+    assert world.log.end(topics.NODE_RESOURCES, 0) == 18
     host.close()
 
 
