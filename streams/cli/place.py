@@ -119,9 +119,16 @@ def _placed(request: PlacementRequested, wait_ms: int, spec: str | None, show: S
             else:
                 show.write(Report(columns=ASKED, items=[{"request_id": request.request_id, "position": str(position)}]))
             return 0
-        found = awaited(log, request.request_id, number, since, wait_ms)
+        name = quote(request.request_id)
+        try:
+            found = awaited(log, request.request_id, number, since, wait_ms)
+        except LogError as problem:
+            say(
+                f"claimlog: {name} was asked, and its answer cannot be read: once it can, `claimlog explain {name}` has it. The same "
+                f"with `--request {name}` counts once, any other is another instance; `claimlog cancel {name}` takes it back"
+            )
+            raise problem from None
         if found is None:
-            name = quote(request.request_id)
             say(
                 f"claimlog: no answer to {name} within {units.span(wait_ms)}. Is a scheduler on this log? `claimlog run` "
                 f"is one, `claimlog doctor` says who is behind. It may still be answered: `claimlog explain {name}`; "

@@ -20,7 +20,7 @@ from schemas.partitioner import partition_of
 from schemas.topics import CLAIMS
 from streams.log.base import LogUnreachable, Message, OffsetOutOfRange, Partition, Record, TopicMismatch, TopicSpec
 from streams.log.kafka_client import HURRY_SECONDS, NEWEST, OLDEST, OPEN_SECONDS, Clients
-from streams.log.kafka_fetch import HISTORY, TAIL, Fetcher
+from streams.log.kafka_fetch import HISTORY, RENEWED, TAIL, Fetcher
 from streams.log.kafka_found import found
 from streams.log.kafka_health import Cluster, Members, cluster, members
 from streams.log.kafka_lease import KafkaLease
@@ -198,7 +198,8 @@ class KafkaLog:
 
     def _come(self, place: Partition, offset: int, records_max: int, bytes_max: int) -> list[Record]:
         """The records from an offset on, as soon as they are here. Raises OffsetOutOfRange, LogUnreachable."""
-        left = self._clients.patience()
+        left, heard = self._clients.patience(), self._clients.times_heard
+        renews_at = left() * RENEWED
         while True:
             fetcher = self._fetcher(place, offset)
             if fetcher is not None:
@@ -212,12 +213,11 @@ class KafkaLog:
             if self._is_at_end(place, offset):
                 return []
             fetcher = self._fetcher(place, offset) or self._go_to(place, offset)
-            if not fetcher.await_beyond(place, offset, left):
+            if not fetcher.await_beyond(place, offset, left, renews_at):
                 self._abandon(fetcher)
-                raise LogUnreachable(
-                    f"{self.settings.place}: {place}@{offset} has not come so far, though the end is {self._ends[place]}; "
-                    "check the partition's leader"
-                )
+                if renews_at == 0.0:
+                    raise self._clients.not_come(f"{place}@{offset}", self._ends[place], heard)
+                renews_at = 0.0
 
     def _fetcher(self, place: Partition, offset: int) -> Fetcher | None:
         """Who holds, or reads next, this offset."""

@@ -19,7 +19,7 @@ from confluent_kafka.admin import AdminClient, ClusterMetadata  # type: ignore[a
 from msgspec.structs import replace
 
 from schemas.few import few
-from streams.log.base import LogError, LogOutdated, Partition
+from streams.log.base import LogError, LogOutdated, LogUnreachable, Partition
 from streams.log.kafka_aside import Aside
 from streams.log.kafka_errors import error_of, is_passing, is_refused, is_vanished, log_error
 from streams.log.kafka_settings import KafkaSettings, SettingsProblem, changed, unreadable
@@ -34,6 +34,7 @@ TRY_SECONDS: Final = 5.0
 # The first try of a question that goes to leaders: the next one looks whether others lead by now. Each lasts half as long again.
 TRY_SECONDS_FIRST: Final = 0.5
 RETRY_SECONDS: Final = 0.05
+QUOTA: Final = "a quota of the brokers holds this user back"
 HELD_BACK_SECONDS: Final = 1.0
 """A quota may hold a client back for moments now and then, and does no harm."""
 HURRY_SECONDS: Final = 5.0
@@ -86,7 +87,7 @@ class Clients:
     def __init__(self, settings: KafkaSettings) -> None:
         self.settings = settings
         self.last_seen = ""
-        self._times_heard = 0
+        self.times_heard = 0
         self.fatal: LogError | None = None
         self.aside = Aside(settings.place)
         """Where whoever has a consumer of these gives it up."""
@@ -108,14 +109,15 @@ class Clients:
     def _held_back(self, event: ThrottleEvent) -> None:
         """A quota is used up: that is told with the error that follows, where what is waited for takes longer than anybody waits."""
         if event.throttle_time > HELD_BACK_SECONDS:
-            self.last_seen = f"a quota of the brokers holds this user back, for {event.throttle_time:.0f} s each time"
+            self.last_seen = f"{QUOTA}, for {event.throttle_time:.0f} s each time"
+            self.times_heard += 1
 
     def _heard(self, error: KafkaError) -> None:
         """Connections that break and come back say so here; it is told with the error that follows if they do not come back."""
         # "All brokers are down" follows each reason why one is, and says less.
         if error.code() != KafkaError._ALL_BROKERS_DOWN or not self.last_seen:  # noqa: SLF001 - librdkafka's own errors begin so
             self.last_seen = error.str()
-            self._times_heard += 1
+            self.times_heard += 1
         if error.fatal():
             self.fatal = log_error(error, self.settings.place, "sending")
 
@@ -179,7 +181,7 @@ class Clients:
 
         With `was_there` it is about a topic that was known before; see `log_error`.
         """
-        left, heard = self.patience(patience_seconds), self._times_heard
+        left, heard = self.patience(patience_seconds), self.times_heard
         while True:
             try:
                 return ask(max(min(left(), TRY_SECONDS), 0.1))
@@ -188,7 +190,7 @@ class Clients:
                 # Lets the client tell `_heard` what happened to its connections.
                 self.asker.poll(0)
                 # What connections said before may have been mended since.
-                self._check_who_it_says_it_is([error.str(), *([self.last_seen] if self._times_heard > heard else [])], doing)
+                self._check_who_it_says_it_is([error.str(), *([self.last_seen] if self.times_heard > heard else [])], doing)
                 passes = is_passing(error) or (was_there and is_vanished(error))
                 if not passes or left() <= RETRY_SECONDS:
                     raise log_error(error, self.settings.place, doing, self.last_seen, was_there=was_there) from None
@@ -203,6 +205,12 @@ class Clients:
                 f"{self.settings.place}: {doing}: {said}. {few(files)} {verb} changed since this process began: start it again, "
                 "so that it reads what is there now"
             )
+
+    def not_come(self, record: str, end: int, heard: int) -> LogUnreachable:
+        """What to say of a record that the brokers have and did not send; `heard` is `times_heard` of when it was first waited for."""
+        seen = f"; last heard: {self.last_seen}" if self.times_heard > heard else ""
+        check = "See what its quotas allow" if QUOTA in seen else "Check the partition's leader"
+        return LogUnreachable(f"{self.settings.place}: {record} has not come so far, though the end is {end}{seen}. {check}")
 
     def metadata(self, patience_seconds: float | None = None) -> ClusterMetadata:
         """Brokers, topics and partitions as the cluster has them now."""
@@ -243,7 +251,8 @@ class Clients:
                     raise KafkaException(answer.error)
             return [max(int(answer.offset), -1) for answer in found]
 
-        return self.patiently(ask, "asking for offsets", was_there=True)
+        doing = f"asking for offsets of {few(sorted({place.topic for place in places}))}"
+        return self.patiently(ask, doing, was_there=True)
 
     def administer(self, ask: Callable[[AdminClient, float], T], doing: str, *, was_there: bool = False) -> T:
         """As `patiently`, through the client for topics, groups and deletion: `ask(client, timeout_seconds)`. Raises LogError.

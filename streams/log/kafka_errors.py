@@ -31,6 +31,7 @@ _TOO_FEW_COPIES: Final = frozenset(
 _LOST: Final = frozenset((KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER, KafkaError.UNKNOWN_PRODUCER_ID))
 _LOST_SAID: Final = "sequence desynchronization"
 _NO_TOPIC: Final = frozenset((KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION))
+_NO_LEADER: Final = frozenset((KafkaError.LEADER_NOT_AVAILABLE, KafkaError._UNKNOWN_PARTITION))
 _NOT_ALLOWED: Final = frozenset(
     (KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.GROUP_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED)
 )
@@ -60,6 +61,7 @@ CHECK_COPIES: Final = (
     "Too few copies of the partition are in step (min.insync.replicas): start the brokers that are missing; `claimlog doctor` names it"
 )
 CHECK_TOPICS: Final = "Check that the topics are still there: claimlog topics check"
+CHECK_LEADER: Final = "The partition has no leader, or is there no more: `claimlog doctor` names it"
 CHECK_SECURITY: Final = "Check security.protocol, the certificates and the SASL settings"
 MAY_BE_LOST: Final = (
     "The brokers have lost what this client wrote, as after an unclean election: records may be gone, see docs/kafka.md, "
@@ -88,6 +90,11 @@ def is_passing(error: KafkaError) -> bool:
 def is_not_allowed(error: KafkaError) -> bool:
     """Whether this user lacks the right to what was asked."""
     return error.code() in _NOT_ALLOWED
+
+
+def is_about_topic(error: KafkaError) -> bool:
+    """Whether it is the topic's settings or rights that refuse a record."""
+    return is_not_allowed(error) or error.code() in _TOO_LARGE
 
 
 def is_vanished(error: KafkaError) -> bool:
@@ -124,6 +131,8 @@ def log_error(error: KafkaError, place: str, doing: str, last_seen: str = "", *,
         check = CHECK_TOPICS if is_vanished(error) else _check_security(f"{said}{seen}") if about_security else CHECK_ADDRESS
         if error.code() in _TOO_FEW_COPIES:
             check = CHECK_COPIES
+        elif error.code() in _NO_LEADER:
+            check = CHECK_LEADER
         return LogUnreachable(f"{place}: {doing}: {said}{seen}. {check}")
     code = error.code()
     if code in _NO_TOPIC:

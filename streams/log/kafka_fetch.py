@@ -37,6 +37,8 @@ DRY_SECONDS: Final = 0.0002
 """After nothing had come so long nothing is looked for again: a turn of a loop reads a score of partitions, and one look is for all."""
 INTERRUPT_SECONDS: Final = 0.25
 """How late an interrupt may come: none is taken while the client waits."""
+RENEWED: Final = 2 / 3
+"""With so much of the patience left, who waits for a record tries another consumer: after some troubles one waits for good."""
 REST_SECONDS: Final = 3.0
 """How long history that nobody asks for is fetched on: a broker is asked for it two hundred times a second where nothing comes."""
 IDLE_SECONDS: Final = 10.0
@@ -125,11 +127,11 @@ class Fetcher:
             self._consumer.incremental_assign([self._there(place, window.next)])
         return found
 
-    def await_beyond(self, place: Partition, offset: int, left: Callable[[], float]) -> bool:
-        """Wait until records at or above `offset` are there or the end is known to be at hand; False once no seconds are `left`."""
+    def await_beyond(self, place: Partition, offset: int, left: Callable[[], float], least: float = 0.0) -> bool:
+        """Wait until records at or above `offset` are there or the end is known to be at hand; False once `least` seconds are `left`."""
         while self.windows[place].next <= offset < self._ends.get(place, 0):
             self._sound(place)
-            seconds = left()
+            seconds = left() - least
             if seconds <= 0:
                 return False
             self._awaited = place

@@ -17,7 +17,7 @@ from confluent_kafka import Message as Delivered
 
 from streams.log.base import LogError, LogUnreachable, Message, Partition
 from streams.log.kafka_client import Clients
-from streams.log.kafka_errors import error_of, log_error
+from streams.log.kafka_errors import error_of, is_about_topic, log_error
 from streams.log.kafka_settings import SettingsProblem
 
 RECORD_BYTES_MAX_DEFAULT: Final = 1_000_000
@@ -80,9 +80,9 @@ class Batch:
     def _by_place(self) -> dict[Partition, Iterator[int]]:
         return {place: iter(landing.offsets) for place, landing in self.landings.items()}
 
-    def error(self) -> KafkaError | None:
-        """The first thing that went wrong in any partition."""
-        return next((landing.error for landing in self.landings.values() if landing.error is not None), None)
+    def error(self) -> tuple[str, KafkaError] | None:
+        """The first thing that went wrong in any partition, and its topic."""
+        return next(((place.topic, landing.error) for place, landing in self.landings.items() if landing.error is not None), None)
 
     def landed(self, timeout_seconds: float = 0.0) -> bool:
         """See `streams.outbox.Appending`."""
@@ -123,6 +123,7 @@ class Sender:
         assert producer is not None
         batch = Batch(self, messages, numbers, self._clients.patience())
         names = {topic: self._settings.topic(topic) for topic in {message.topic for message in messages}}
+        self._under_way.append(batch)
         try:
             for message, number, time_ms in zip(messages, numbers, times_ms or [0] * len(messages), strict=True):
                 landing = batch.landings[Partition(message.topic, number)]
@@ -130,7 +131,6 @@ class Sender:
         except BaseException:
             self._give_up()
             raise
-        self._under_way.append(batch)
         return batch
 
     def has_landed(self, batch: Batch, timeout_seconds: float) -> bool:
@@ -166,7 +166,9 @@ class Sender:
                     raise self._late("the queue stays full") from None
                 producer.poll(0.05)
             except KafkaException as problem:
-                raise self._clients.fatal or self._error(error_of(problem)) from None
+                # It may follow from what befell a record before it, of which nobody has heard yet.
+                self._hear(0)
+                raise self._refusal(error_of(problem)) from None
             except TypeError:
                 if any(type(header) is not str for header, _ in message.headers):
                     raise
@@ -174,10 +176,8 @@ class Sender:
                 raise KeyboardInterrupt from None
 
     def _refuse_errors(self) -> None:
-        for batch in self._under_way:
-            error = batch.error()
-            if error is not None:
-                raise self._clients.fatal or self._error(error)
+        if any(batch.error() is not None for batch in self._under_way):
+            raise self._refusal()
         self._under_way = [batch for batch in self._under_way if not batch.is_whole()]
         if self._clients.fatal is not None and self._under_way:
             raise self._clients.fatal
@@ -199,9 +199,7 @@ class Sender:
                 raise KeyboardInterrupt from None
             if not isinstance(cause, KafkaException):
                 raise
-            # What a record was refused for says more.
-            refused = next((error for batch in self._under_way if (error := batch.error()) is not None), None)
-            raise self._error(refused or error_of(cause)) from None
+            raise self._refusal(error_of(cause)) from None
 
     def _refuse_too_large(self, messages: Sequence[Message]) -> None:
         """Before anything is sent: a batch that cannot go through leaves nothing behind."""
@@ -217,8 +215,14 @@ class Sender:
                     "of message.max.bytes; nothing of its batch was sent"
                 )
 
-    def _error(self, error: KafkaError) -> LogError:
-        return log_error(error, self._settings.place, "appending", self._clients.last_seen, was_there=True)
+    def _refusal(self, following: KafkaError | None = None) -> LogError:
+        """What a record was refused for, which says more than the errors that follow from it."""
+        topic, error = next((found for batch in self._under_way if (found := batch.error()) is not None), ("", following))
+        if error is None or (self._clients.fatal is not None and not is_about_topic(error)):
+            assert self._clients.fatal is not None
+            return self._clients.fatal
+        doing = f"appending to {topic}" if topic else "appending"
+        return log_error(error, self._settings.place, doing, self._clients.last_seen, was_there=True)
 
     def _late(self, what: str) -> LogUnreachable:
         seen = f"; last heard: {self._clients.last_seen}" if self._clients.last_seen else ""

@@ -34,7 +34,7 @@ from schemas.codec import encode
 from schemas.requests import Flavor, PlacementRequested
 from schemas.topics import ANSWERED, AUDITS, CLAIMS, DEAD_LETTERS, LIFECYCLE, NODE_RESOURCES, REQUESTS, RESULTS, SNAPSHOTS, TOPICS, VERDICTS
 from streams.ledger_topics import LATER_TOPICS
-from streams.log.base import Message
+from streams.log.base import LogError, Message
 from streams.log.kafka import KafkaLog
 from streams.log.kafka_errors import NOT_ALLOWED
 from streams.log.kafka_settings import parse_settings
@@ -589,3 +589,25 @@ def test_who_is_refused_after_its_secret_was_replaced_ends_at_once_and_says_what
     for user, process in zip(names, working, strict=True):
         assert f"{secured.folder}/{user}.password has changed since this process began: start it again" in process.said()
     assert (codes, again) == ([5, 5], [0, 0])
+
+
+def test_a_refusal_is_told_with_its_topic_also_by_the_append_that_only_follows_it(secured: Secured) -> None:
+    def message(number: int) -> Message:
+        return Message(RESULTS, b"k%d" % number, b'{"no": "record"}', (), 0)
+
+    denied = secured.denied("scheduler", ResourceType.TOPIC, RESULTS, AclOperation.WRITE)
+    with secured.opened("scheduler") as log, denied, pytest.raises(LogError, match=f"appending.* {PREFIX}.{RESULTS} .*{NOT_ALLOWED}"):
+        for number in range(100):
+            # Of the first one's refusal nobody has heard when the second begins.
+            log.begin([message(number)])
+            time.sleep(0.3)
+
+
+def test_a_question_that_is_refused_names_the_topic(secured: Secured) -> None:
+    denied = secured.denied("requester", ResourceType.TOPIC, CLAIMS, AclOperation.DESCRIBE)
+    with secured.opened("requester") as log:
+        log.end(CLAIMS, 0)
+        with denied, pytest.raises(LogError, match=f"asking for offsets of {CLAIMS}: .*{NOT_ALLOWED}"):
+            while True:
+                log.end(CLAIMS, 0)
+                time.sleep(0.01)

@@ -71,7 +71,10 @@ def brokers(found: Cluster) -> Check:
     """Every partition has a leader and all its copies."""
     said = f"{counted(found.brokers, 'broker')}, {found.partitions} partitions"
     if found.leaderless:
-        fix = "start the brokers that are down; a partition whose only copy is lost is made anew by hand"
+        fix = (
+            "start the brokers that are down, and look at the disks of those that run: a full or broken one takes its partitions with it "
+            "until its broker is started again; a partition whose only copy is lost is made anew by hand"
+        )
         return Check("fail", "brokers", f"{said}; without a leader: {few(found.leaderless)}", fix)
     if found.refusing:
         fix = "start the brokers that are down; what is there can be read"

@@ -23,8 +23,8 @@ from streams.cli.reading.records import Range, begins_late
 from streams.log.base import Log, Partition, Position, Record
 from streams.log.reading import backwards, partition_records, places, topic_records
 
-# Longer sleeps overflow the clocks of some systems; it only sleeps again.
-WAIT_SECONDS_MAX = 3600.0
+# Of a broker that has gone nothing comes, so now and then it is asked whether it is there.
+WAIT_SECONDS_MAX = 5.0
 
 Result = InstancesPlaced | PlacementFailed
 

@@ -19,10 +19,14 @@ from schemas.inventory import OperatorFields, ResourceRule
 from schemas.requests import Flavor, PlacementRequested
 from schemas.resources import Limits
 from schemas.topics import CLAIMS, REQUESTS
+from streams.cli import place
 from streams.cli.main import run
 from streams.cli.printed import units
+from streams.cli.reading.answers import awaited
 from streams.cli.writing import appended
-from streams.log.base import Log, Message, Position
+from streams.ledger_topics import open_ledger
+from streams.log.base import Log, LogUnreachable, Message, Position
+from streams.log.memory import MemoryLog
 from streams.log.sqlite import SqliteLog
 from streams.operator import Stamp, ask
 from streams.scheduler import Scheduler
@@ -522,3 +526,36 @@ def test_a_column_of_the_other_answer_is_empty_and_changes_no_exit_code(
         said = fleet.run(capsys, "place", "--memory", asked, "-o", "value", "-c", "node", "-c", "nodes_known")
 
     assert (said.code, said.out) == (code, out)
+
+
+def test_who_has_asked_and_cannot_read_the_answer_hears_how_to_find_it_and_how_not_to_ask_twice(
+    fleet: FleetLog, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def away(*_: object) -> None:
+        raise LogUnreachable("no broker answers")
+
+    monkeypatch.setattr(place, "awaited", away)
+    said = fleet.run(capsys, "place", "--memory", "1GiB", "--request", "r9")
+
+    assert (said.code, said.out) == (5, "")
+    assert "r9 was asked, and its answer cannot be read" in said.err
+    assert "`claimlog explain r9`" in said.err
+    assert "`--request r9` counts once" in said.err
+    assert said.err.endswith("no broker answers\n")
+
+
+def test_who_waits_for_an_answer_asks_now_and_then_whether_the_log_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    log, waits = MemoryLog(), list[float]()
+    open_ledger(log, ledger_partitions=1, request_partitions=1)
+
+    def wait(_offsets: object, timeout_seconds: float) -> bool:
+        waits.append(timeout_seconds)
+        if len(waits) == 3:
+            raise LogUnreachable("no broker answers")
+        return False
+
+    monkeypatch.setattr(log, "wait", wait)
+    with pytest.raises(LogUnreachable):
+        awaited(log, "r", 0, 0, 3_600_000)
+
+    assert max(waits) <= 5.0

@@ -26,6 +26,22 @@ def test_a_quota_that_holds_a_client_back_for_long_is_remembered(seconds: float,
     assert clients.last_seen == heard
 
 
+def test_who_waits_for_a_record_hears_of_a_quota_only_if_it_was_in_the_way_meanwhile() -> None:
+    clients = Clients(KafkaSettings(bootstrap="127.0.0.1:9092"))
+    clients._held_back(ThrottleEvent("127.0.0.1", 1, 12.0))
+    began = clients.times_heard
+
+    before = str(clients.not_come("claims/0@7", 9, began))
+    clients._held_back(ThrottleEvent("127.0.0.1", 1, 12.0))
+    meanwhile = str(clients.not_come("claims/0@7", 9, began))
+
+    place = "kafka://127.0.0.1:9092: claims/0@7 has not come so far, though the end is 9"
+    assert before == f"{place}. Check the partition's leader"
+    assert meanwhile == (
+        f"{place}; last heard: a quota of the brokers holds this user back, for 12 s each time. See what its quotas allow"
+    )
+
+
 @pytest.mark.parametrize("name", ["ssl.ca.location", "ssl.certificate.location", "ssl.key.location"])
 def test_a_file_of_certificates_that_is_not_there_is_named_and_one_that_goes_later_is_no_mistake_of_the_command(
     name: str, tmp_path: Path

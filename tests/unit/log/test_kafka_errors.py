@@ -21,6 +21,8 @@ DESYNCHRONIZED = "ProduceRequest for claims [0] with 1 message(s) failed due to 
         (KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART), LogUnreachable, "Check that the topics are still there"),
         (KafkaError(KafkaError.NOT_LEADER_FOR_PARTITION), LogUnreachable, "Check that the brokers run"),
         (KafkaError(KafkaError.INVALID_SESSION_TIMEOUT), LogError, "group.min.session.timeout.ms"),
+        (KafkaError(KafkaError._UNKNOWN_PARTITION), LogUnreachable, "no leader, or is there no more: `claimlog doctor` names it"),
+        (KafkaError(KafkaError.LEADER_NOT_AVAILABLE), LogUnreachable, "no leader, or is there no more"),
         (KafkaError(KafkaError.OFFSET_NOT_AVAILABLE), LogUnreachable, "Too few copies of the partition are in step"),
         (KafkaError(KafkaError.NOT_ENOUGH_REPLICAS), LogUnreachable, "start the brokers that are missing"),
         (
