@@ -20,7 +20,7 @@ from schemas.partitioner import partition_of
 from schemas.topics import CLAIMS
 from streams.log.base import LogUnreachable, Message, OffsetOutOfRange, Partition, Record, TopicMismatch, TopicSpec
 from streams.log.kafka_client import HURRY_SECONDS, NEWEST, OLDEST, OPEN_SECONDS, Clients
-from streams.log.kafka_fetch import HISTORY, RENEWED, TAIL, Fetcher
+from streams.log.kafka_fetch import HISTORY, RENEWED, RENEWED_SECONDS, TAIL, Fetcher
 from streams.log.kafka_found import found
 from streams.log.kafka_health import Cluster, Members, cluster, members
 from streams.log.kafka_lease import KafkaLease
@@ -199,7 +199,7 @@ class KafkaLog:
     def _come(self, place: Partition, offset: int, records_max: int, bytes_max: int) -> list[Record]:
         """The records from an offset on, as soon as they are here. Raises OffsetOutOfRange, LogUnreachable."""
         left, heard = self._clients.patience(), self._clients.times_heard
-        renews_at = left() * RENEWED
+        renews_at = left() * RENEWED if left() > RENEWED_SECONDS else 0.0
         while True:
             fetcher = self._fetcher(place, offset)
             if fetcher is not None:
@@ -214,10 +214,11 @@ class KafkaLog:
                 return []
             fetcher = self._fetcher(place, offset) or self._go_to(place, offset)
             if not fetcher.await_beyond(place, offset, left, renews_at):
-                self._abandon(fetcher)
-                if renews_at == 0.0:
+                is_last, renews_at = renews_at == 0.0, 0.0
+                if is_last or not self._clients.is_hurried:
+                    self._abandon(fetcher)
+                if is_last:
                     raise self._clients.not_come(f"{place}@{offset}", self._ends[place], heard)
-                renews_at = 0.0
 
     def _fetcher(self, place: Partition, offset: int) -> Fetcher | None:
         """Who holds, or reads next, this offset."""

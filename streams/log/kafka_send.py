@@ -28,6 +28,9 @@ UNKNOWN: Final = -1
 """The offset of a record that stands in the log though its acknowledgement was lost with a leader: one behind it was acknowledged."""
 # Longest sleep in one call, so that the process hears a signal; acknowledgements end it at once.
 POLL_SECONDS: Final = 0.5
+AGAIN: Final = "append the same bytes again"
+HEAR_SECONDS: Final = 0.05
+"""How long room in the queue, or the word of what went wrong, is waited for at once."""
 
 
 class _Landing:
@@ -164,10 +167,10 @@ class Sender:
                 # The queue is full: wait for room. Nothing is lost, the caller only sends slower.
                 if left() < 0:
                     raise self._late("the queue stays full") from None
-                producer.poll(0.05)
+                self._hear(HEAR_SECONDS)
             except KafkaException as problem:
                 # It may follow from what befell a record before it, of which nobody has heard yet.
-                self._hear(0)
+                self._hear(HEAR_SECONDS)
                 raise self._refusal(error_of(problem)) from None
             except TypeError:
                 if any(type(header) is not str for header, _ in message.headers):
@@ -228,7 +231,7 @@ class Sender:
         seen = f"; last heard: {self._clients.last_seen}" if self._clients.last_seen else ""
         waited = "in the time that an end may take" if self._clients.is_hurried else f"for {self._settings.patience_ms} ms"
         return LogUnreachable(
-            f"{self._settings.place}: appending: {what} {waited}{seen}. Some records may stand in the log; append the same bytes again"
+            f"{self._settings.place}: appending: {what} {waited}{seen}. Some records may stand in the log; {AGAIN}"
         )
 
     def _give_up(self) -> None:
@@ -238,8 +241,9 @@ class Sender:
         """
         producer, self._producer = self._producer, None
         lost, self._under_way = self._under_way, []
+        why = f"{self._settings.place}: appending: given up with what was sent beside it. Some records may stand in the log; {AGAIN}"
         for batch in lost:
-            batch.lost = self._late("given up with what was sent beside it; not acknowledged")
+            batch.lost = None if batch.is_whole() else LogUnreachable(why)
         if producer is not None:
             with suppress(KafkaException):
                 producer.purge(blocking=False)

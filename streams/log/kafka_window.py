@@ -50,6 +50,10 @@ class Window:
         """Whether a read from `offset` can be answered from here, now or when more has come."""
         return self.low <= offset <= self.next
 
+    def is_read(self) -> bool:
+        """Whether all that is here was handed out."""
+        return self.next <= self.cursor
+
     def put(self, records: list[Record]) -> None:
         """Take in what was fetched next. What is below `next` was here before and is left out."""
         if records[0].offset < self.next:

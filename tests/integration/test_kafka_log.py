@@ -28,7 +28,7 @@ from streams.cli.exits import Exit, exit_of
 from streams.cli.main import run
 from streams.cli.reading.open_log import open_log
 from streams.ledger_topics import open_ledger
-from streams.log import kafka_fetch, kafka_send
+from streams.log import kafka, kafka_fetch, kafka_send
 from streams.log.base import (
     Lease,
     LogCutShort,
@@ -128,6 +128,7 @@ def test_reading_anywhere_gives_what_reading_through_gives(
     log: KafkaLog, seed: int, monkeypatch: pytest.MonkeyPatch, rest_seconds: float
 ) -> None:
     monkeypatch.setattr(kafka_fetch, "REST_SECONDS", rest_seconds)
+    monkeypatch.setattr(kafka_fetch, "REST_UNREAD_SECONDS", rest_seconds)
     chance = random.Random(seed)
     log.append([Message("claims", b"k", b"%d %d" % (number % 4, number) + b"x" * 400, partition=number % 4) for number in range(24_000)])
     whole = {partition: everything(log, "claims", partition) for partition in range(4)}
@@ -696,6 +697,7 @@ def test_a_consumer_that_waits_for_a_partition_for_good_is_replaced(settings: Ka
     with KafkaLog.open(replace(settings, patience_ms=5000)) as log, KafkaLog.open(settings) as other:
         log.create(TOPICS)
         assert everything(log) == []
+        monkeypatch.setattr(kafka, "RENEWED_SECONDS", 4.0)
         tail = log._tail
         assert tail is not None
         # What it looks like after some bad networks: the partition is ours, and nothing of it comes.
@@ -716,6 +718,24 @@ def test_a_consumer_that_waits_for_a_partition_for_good_is_replaced(settings: Ka
             log.read("one", 0, 0)
         monkeypatch.undo()
         assert everything(log) == [b"0", b"1", b"2"]
+
+
+def test_who_is_to_end_waits_no_longer_for_a_record_than_that_may_take(settings: KafkaSettings) -> None:
+    with KafkaLog.open(settings) as log, KafkaLog.open(settings) as other:
+        log.create(TOPICS)
+        assert everything(log) == []
+        tail = log._tail
+        assert tail is not None
+        tail._consumer = cast(Any, Deaf(tail._consumer))
+        other.append(numbered(0, 3))
+        began = time.monotonic()
+        Timer(0.5, log.hurry, (1.0,)).start()
+
+        with pytest.raises(LogUnreachable, match="has not come so far"):
+            while not log.read("one", 0, 0):
+                pass
+
+        assert time.monotonic() - began < 4.0, "and not until another consumer has found its topics"
 
 
 def test_a_ledger_is_not_copied_onto_itself_by_another_address(

@@ -10,7 +10,7 @@ import pytest
 
 from streams.log import kafka_fetch
 from streams.log.base import Partition, Record
-from streams.log.kafka_fetch import IDLE_SECONDS, REST_SECONDS, Fetcher
+from streams.log.kafka_fetch import IDLE_SECONDS, REST_SECONDS, REST_UNREAD_SECONDS, Fetcher
 from streams.log.kafka_settings import parse_settings
 from streams.log.kafka_window import AHEAD_BYTES
 
@@ -153,3 +153,22 @@ def test_history_that_nobody_asks_for_is_fetched_no_more_and_again_once_somebody
 
     fetcher.follow({PLACE: 9})
     assert consumer.given == {PLACE.topic: 9, other.topic: 5}
+
+
+def test_history_that_was_fetched_and_not_read_is_kept_longer_for_a_slow_reader(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr(kafka_fetch, "Fetched", Sent)
+    monkeypatch.setattr(kafka_fetch, "time", type("Clock", (), {"monotonic": staticmethod(lambda: now[0])}))
+    consumer: Any = Assigned()
+    fetcher = Fetcher(consumer, parse_settings("kafka://h:1/", {}), {}, Forgetful())
+    fetcher.follow({PLACE: 0})
+    assert len(fetcher.take(PLACE, 0, 10, AHEAD_BYTES)) == 10
+    kept = fetcher.windows[PLACE]
+
+    now[0] += REST_UNREAD_SECONDS
+    fetcher.rest(now[0])
+    assert fetcher.windows[PLACE] is kept
+
+    now[0] += 0.001
+    fetcher.rest(now[0])
+    assert fetcher.windows == {}
