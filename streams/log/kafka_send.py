@@ -167,7 +167,7 @@ class Sender:
                 # The queue is full: wait for room. Nothing is lost, the caller only sends slower.
                 if left() < 0:
                     raise self._late("the queue stays full") from None
-                self._hear(HEAR_SECONDS)
+                self._hear(HEAR_SECONDS, of_all=False)
             except KafkaException as problem:
                 # It may follow from what befell a record before it, of which nobody has heard yet.
                 self._hear(HEAR_SECONDS)
@@ -185,15 +185,15 @@ class Sender:
         if self._clients.fatal is not None and self._under_way:
             raise self._clients.fatal
 
-    def _hear(self, timeout_seconds: float) -> None:
-        """Hear of acknowledgements, waiting at most so long until there are all: one wake-up for everything."""
+    def _hear(self, timeout_seconds: float, *, of_all: bool = True) -> None:
+        """Hear of acknowledgements, waiting at most so long until there are all, one wake-up for everything, or only some."""
         producer = self._producer
         assert producer is not None
         try:
-            if timeout_seconds > 0:
+            if of_all and timeout_seconds > 0:
                 producer.flush(timeout_seconds)
             else:
-                producer.poll(0)
+                producer.poll(timeout_seconds)
         except (KafkaException, SystemError) as problem:
             # A fatal error comes out of here too, but the call returns all the same: Python calls that a mistake, and names the cause.
             cause = problem if isinstance(problem, KafkaException) else problem.__cause__

@@ -11,7 +11,7 @@ already may need less.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -86,23 +86,25 @@ class Capacity(Struct, frozen=True, kw_only=True):
     unusable: str = ""
 
 
-def capacity(fleet: Fleet, request: PlacementRequested, policy: Policy, unusable: str = "") -> Capacity:
+def capacity(
+    fleet: Fleet, request: PlacementRequested, policy: Policy, unusable: str = "", each: Callable[[], object] = lambda: None
+) -> Capacity:
     """How many more instances of `request`'s kind (its count aside) the fleet takes, each node by itself. Leaves the fleet as it was.
 
-    `unusable` is why no scheduler of this policy would place it, if there is anything.
+    `unusable` is why no scheduler of this policy would place it, if there is anything. `each` is called for each node that is looked at.
     """
     one = replace(request, request_id=NOBODYS, count=1, instance_ids=())
     home = fleet.empty_home(one.group.group_id) if one.group is not None and one.group.policy == "affinity" else None
     if home is None or one.group is None:
-        return _capacity(fleet, one, policy, unusable)
+        return _capacity(fleet, one, policy, unusable, each)
     fleet.leave_home(one.group.group_id, home.epoch)  # A group that is nowhere leaves a home that does not take what is asked for.
     try:
-        return _capacity(fleet, one, policy, unusable)
+        return _capacity(fleet, one, policy, unusable, each)
     finally:
         fleet.take_home_back(one.group.group_id)
 
 
-def _capacity(fleet: Fleet, one: PlacementRequested, policy: Policy, unusable: str) -> Capacity:
+def _capacity(fleet: Fleet, one: PlacementRequested, policy: Policy, unusable: str, each: Callable[[], object]) -> Capacity:
     ask = fleet.ask_seeded(one, 0, seed=0, options=policy.options).unless(unusable)
     prepared = prepare(ask, policy)
     sieve = run_filters(rooms_for(fleet.rooms(), ask), prepared)
@@ -110,6 +112,7 @@ def _capacity(fleet: Fleet, one: PlacementRequested, policy: Policy, unusable: s
     tried = not closed or bool(ask.item.numa or ask.item.pci)
 
     def on_node(room: Room) -> NodeCapacity:
+        each()
         fits, bound = _closed(room, ask.item, prepared)
         inside = tuple(sorted(zones(room.node, policy.options.default_availability_zone)))
         if tried:
@@ -128,7 +131,7 @@ def _capacity(fleet: Fleet, one: PlacementRequested, policy: Policy, unusable: s
         at_least=any(node.at_least for node in nodes),
         nodes=tuple(nodes),
         nodes_known=len(fleet.rooms()),
-        rejected={each.filter: each.rejected for each in sieve.rejections if each.rejected},
+        rejected={rejection.filter: rejection.rejected for rejection in sieve.rejections if rejection.rejected},
         tried=tried,
         numa=ask.item.numa,
         pci=ask.item.pci,

@@ -22,6 +22,7 @@ from streams.cli.printed import units
 from streams.cli.printed.amounts import TITLES
 from streams.cli.printed.output import Column, Report
 from streams.cli.printed.printable import say
+from streams.cli.printed.progress import Progress
 from streams.cli.problems import UsageProblem
 from streams.cli.reading.answers import results_by
 from streams.cli.reading.open_log import opened
@@ -83,7 +84,8 @@ def capacity_verb(
     zoned = [labels.zones(room.node, policy.options.default_availability_zone) for room in fleet.rooms()]
     zones = sorted(frozenset[str]().union(*zoned))
     are_named = any(labels.zones_named(room.node) for room in fleet.rooms())
-    items = [_item(name, request, _counted(fleet, request, policy), zones) for name, request in requests.items()]
+    with Progress("capacity", len(requests) * len(zoned), of="nodes") as progress:
+        items = [_item(name, request, _counted(fleet, request, policy, progress.add), zones) for name, request in requests.items()]
     summary = {
         "changes": changing.told(),
         "policy_digest": digest(policy),
@@ -135,9 +137,9 @@ def _one_of(kind: Flavor | PlacementRequested, asking: Kind) -> PlacementRequest
     return replace(there, count=1, instance_ids=(), image=kind.image, numa=kind.numa, pci=kind.pci, boot_from_volume=volume)
 
 
-def _counted(fleet: Fleet, request: PlacementRequested, policy: Policy) -> Capacity:
+def _counted(fleet: Fleet, request: PlacementRequested, policy: Policy, each: Callable[[], object]) -> Capacity:
     """How many fit of a request's kind: none where a scheduler refuses it whatever nodes there are."""
-    return capacity(fleet, request, policy, unfit(request, policy, OWNER, 0, fleet))
+    return capacity(fleet, request, policy, unfit(request, policy, OWNER, 0, fleet), each)
 
 
 def _item(name: str, request: PlacementRequested, found: Capacity, zones: Sequence[str]) -> dict[str, Any]:

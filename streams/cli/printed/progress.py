@@ -20,13 +20,16 @@ _CLEAR_LINE = "\r\x1b[K"
 
 
 class Progress:
-    """Counts records and shows count, rate and time left; use it as a context manager.
+    """Counts records, or what else it is told to be `of`, and shows count, rate and time left; use it as a context manager.
 
     `total` None means that nobody knows, so no time left is shown. It stands on stderr, unless another `stream` is given; `clock` is
     monotonic, in seconds.
     """
 
-    def __init__(self, what: str, total: int | None, stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, what: str, total: int | None, stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic, of: str = "records"
+    ) -> None:
+        self._of = of
         self._what, self._total, self._stream, self._clock = what, total, sys.stderr if stream is None else stream, clock
         self._shown = is_terminal(self._stream)
         self._records, self._stands = 0, False
@@ -57,7 +60,7 @@ class Progress:
         (then, before), (now, done) = self._seen[0], self._seen[-1]
         rate = (done - before) / (now - then) if now > then else 0.0
         of = "" if self._total is None else f" of {units.count(self._total)}"
-        text = f"{self._what}: {units.count(self._records)}{of} records, {units.count(round(rate))}/s"
+        text = f"{self._what}: {units.count(self._records)}{of} {self._of}, {units.count(round(rate))}/s"
         if self._total is not None and rate > 0:
             text += f", {units.span(round(max(0, self._total - self._records) / rate) * 1000)} left"
         return text

@@ -45,6 +45,16 @@ def test_a_terminal_sees_records_rate_and_time_left_and_is_left_clean() -> None:
     assert terminal.getvalue() == f"\r\x1b[Kreplay: 60,000 of 480,000 records, 60,000/s, 7s left\r\x1b[K{line}\r\x1b[K"
 
 
+def test_what_is_counted_may_be_something_else_than_records() -> None:
+    clock = Clock()
+    progress = Progress("capacity", 400, Terminal(), clock, of="nodes")
+
+    clock.seconds += 1
+    progress.add(100)
+
+    assert progress.line() == "capacity: 100 of 400 nodes, 100/s, 3s left"
+
+
 def test_a_dumb_terminal_sees_nothing_that_it_would_show_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "dumb")
     clock, terminal = Clock(), Terminal()
