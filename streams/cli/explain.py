@@ -40,6 +40,7 @@ from streams.cli.printed.funnel import (
 from streams.cli.printed.output import Column, Report, item_of, spelled
 from streams.cli.printed.printable import printable, say, teller
 from streams.cli.printed.progress import Progress
+from streams.cli.printed.stdout import own_code
 from streams.cli.problems import AnswerIncomplete, UsageProblem
 from streams.cli.reading.answers import (
     RecordedResult,
@@ -141,7 +142,7 @@ def explain(
             raise AnswerIncomplete(f"--node {node}: the answer to request {found.request_id} has no decision that a filter took part in")
         decisions = [each for each in spelled_out(request, result.decisions) if instance_id in {"", each.instance_id} or not each.attempt]
         reruns = Reruns(source, request, trusted)
-        with Progress("explain", len(decisions), of="decisions") as progress:
+        with Progress("explain", len(decisions), of="decisions") as progress, own_code():
             runs = []
             for decision in decisions:
                 runs.append(reruns.again(decision, node, in_words=show.in_words))

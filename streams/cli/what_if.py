@@ -30,6 +30,7 @@ from streams.cli.printed import units
 from streams.cli.printed.funnel import closest_lines, decision_item, funnel_lines, matrix_lines, request_text, supply_lines
 from streams.cli.printed.output import Column, Report
 from streams.cli.printed.printable import printable, say
+from streams.cli.printed.stdout import own_code
 from streams.cli.problems import AnswerIncomplete, UsageProblem
 from streams.cli.reading.answers import astray, may_have_been_answered, not_at_hand, request_history, request_of_instance, results_by
 from streams.cli.reading.open_log import opened
@@ -119,10 +120,11 @@ def what_if(
         about = _subject(source, subject, asking, is_of_a_moment=at is not None)
         changes = changing.changes()
         try:
-            if about.decisions and at is None:
-                played = _on_the_record(source, about, changes, changing)
-            else:
-                played = _at_a_moment(source, about, changes, changing, "now" if at is None else at, asking)
+            with own_code():
+                if about.decisions and at is None:
+                    played = _on_the_record(source, about, changes, changing)
+                else:
+                    played = _at_a_moment(source, about, changes, changing, "now" if at is None else at, asking)
         except CannotChange as problem:
             raise UsageProblem(str(problem)) from None
     request, told = about.request, [*about.told(), *changing.told()]

@@ -23,6 +23,7 @@ from streams.cli.printed.amounts import TITLES
 from streams.cli.printed.output import Column, Report
 from streams.cli.printed.printable import say
 from streams.cli.printed.progress import Progress
+from streams.cli.printed.stdout import own_code
 from streams.cli.problems import UsageProblem
 from streams.cli.reading.answers import results_by
 from streams.cli.reading.open_log import opened
@@ -84,7 +85,7 @@ def capacity_verb(
     zoned = [labels.zones(room.node, policy.options.default_availability_zone) for room in fleet.rooms()]
     zones = sorted(frozenset[str]().union(*zoned))
     are_named = any(labels.zones_named(room.node) for room in fleet.rooms())
-    with Progress("capacity", len(requests) * len(zoned), of="nodes") as progress:
+    with Progress("capacity", len(requests) * len(zoned), of="nodes") as progress, own_code():
         items = [_item(name, request, _counted(fleet, request, policy, progress.add), zones) for name, request in requests.items()]
     summary = {
         "changes": changing.told(),

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from streams.cli.printed.printable import say
+from streams.cli.printed.stdout import own_code
 from streams.cli.problems import UsageProblem
 
 if TYPE_CHECKING:
@@ -58,7 +59,8 @@ def _policy(name: str, flag: str) -> Policy:
     from streams.scheduling.loading import PolicyError, named
 
     try:
-        return named(name, lambda path: Path(path).read_text(encoding="utf-8"))
+        with own_code():
+            return named(name, lambda path: Path(path).read_text(encoding="utf-8"))
     except PolicyError as problem:
         raise UsageProblem(f"{flag}: {problem}") from None
 

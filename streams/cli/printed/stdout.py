@@ -11,10 +11,16 @@ from __future__ import annotations
 import os
 import select
 import sys
+from contextlib import AbstractContextManager, redirect_stdout
 from io import BufferedWriter, FileIO, TextIOWrapper
 from typing import Any, TextIO
 
 NAME = "stdout"
+
+
+def own_code() -> AbstractContextManager[object]:
+    """Where code that an operator's policy names is run: what it prints goes to stderr, since stdout is the answer's."""
+    return redirect_stdout(sys.stderr)
 
 
 class NamedOut(FileIO):

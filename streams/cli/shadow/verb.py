@@ -20,6 +20,7 @@ from streams.cli.printed import units
 from streams.cli.printed.funnel import miss_line, request_text
 from streams.cli.printed.output import Column, Report
 from streams.cli.printed.printable import printable, say
+from streams.cli.printed.stdout import own_code
 from streams.cli.printed.units import counted
 from streams.cli.problems import AnswerIncomplete, UsageProblem
 from streams.cli.produce.openstack import NEWER_LIST, FromFlag, HypervisorsFlag, notifications, reach_lines
@@ -96,7 +97,8 @@ def shadow(
         messages = history(record for each in sources for record in _read_all(each))
     answers = outcomes(messages.messages, nodes)
     fleet = Shadow(nodes, engine_of(engine), chosen)
-    rows = list(fleet.rows(messages.messages, answers))
+    with own_code():
+        rows = list(fleet.rows(messages.messages, answers))
     counts: Counter[str] = Counter(row.compared.verdict for row in rows)
     shown = [_item(row) for row in rows if all_ or row.compared.verdict not in ALIKE]
     summary = {"requests": len(rows), "verdicts": dict(counts), "unreadable": len(messages.unreadable)}

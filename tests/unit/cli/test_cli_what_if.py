@@ -412,3 +412,17 @@ def test_an_affinity_group_goes_where_something_else_would_have_sent_it_though_i
     fleet.asked(capsys, "more", *ask)
 
     assert chosen(fleet, capsys, "more", "--by", "pack")[1] == ["big", "big"], "that its group lives there is not of its own making"
+
+
+@pytest.mark.parametrize("verb", [("what-if", "--memory", "1GiB"), ("capacity", "--memory", "1GiB"), ("explain", "r1")])
+def test_what_code_of_one_s_own_prints_is_no_part_of_the_answer(
+    fleet: FleetLog, capsys: pytest.CaptureFixture[str], tmp_path: Path, verb: tuple[str, ...]
+) -> None:
+    code = "def tells(ask, room):\n    print('tested')\n"
+    with code_of_its_own(tmp_path, code, 'filters = ["MODULE:tells"]\n') as talks:
+        fleet.decided_by_code(capsys, talks, "--memory", "1GiB")
+        said = fleet.run(capsys, *verb, "--by", str(talks), "-o", "json")
+
+    assert said.code == 0
+    assert said.json["items"]
+    assert "tested" in said.err
