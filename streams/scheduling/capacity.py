@@ -87,24 +87,25 @@ class Capacity(Struct, frozen=True, kw_only=True):
 
 
 def capacity(
-    fleet: Fleet, request: PlacementRequested, policy: Policy, unusable: str = "", each: Callable[[], object] = lambda: None
+    fleet: Fleet, request: PlacementRequested, policy: Policy, unusable: str = "", looked_at: Callable[[int], object] = lambda _: None
 ) -> Capacity:
     """How many more instances of `request`'s kind (its count aside) the fleet takes, each node by itself. Leaves the fleet as it was.
 
-    `unusable` is why no scheduler of this policy would place it, if there is anything. `each` is called for each node that is looked at.
+    `unusable` is why no scheduler of this policy would place it, if there is anything. `looked_at` is told of
+    nodes as they are done with, how many.
     """
     one = replace(request, request_id=NOBODYS, count=1, instance_ids=())
     home = fleet.empty_home(one.group.group_id) if one.group is not None and one.group.policy == "affinity" else None
     if home is None or one.group is None:
-        return _capacity(fleet, one, policy, unusable, each)
+        return _capacity(fleet, one, policy, unusable, looked_at)
     fleet.leave_home(one.group.group_id, home.epoch)  # A group that is nowhere leaves a home that does not take what is asked for.
     try:
-        return _capacity(fleet, one, policy, unusable, each)
+        return _capacity(fleet, one, policy, unusable, looked_at)
     finally:
         fleet.take_home_back(one.group.group_id)
 
 
-def _capacity(fleet: Fleet, one: PlacementRequested, policy: Policy, unusable: str, each: Callable[[], object]) -> Capacity:
+def _capacity(fleet: Fleet, one: PlacementRequested, policy: Policy, unusable: str, looked_at: Callable[[int], object]) -> Capacity:
     ask = fleet.ask_seeded(one, 0, seed=0, options=policy.options).unless(unusable)
     prepared = prepare(ask, policy)
     sieve = run_filters(rooms_for(fleet.rooms(), ask), prepared)
@@ -112,7 +113,7 @@ def _capacity(fleet: Fleet, one: PlacementRequested, policy: Policy, unusable: s
     tried = not closed or bool(ask.item.numa or ask.item.pci)
 
     def on_node(room: Room) -> NodeCapacity:
-        each()
+        looked_at(1)
         fits, bound = _closed(room, ask.item, prepared)
         inside = tuple(sorted(zones(room.node, policy.options.default_availability_zone)))
         if tried:
@@ -122,7 +123,9 @@ def _capacity(fleet: Fleet, one: PlacementRequested, policy: Policy, unusable: s
             fits, bound = laid, rejecting or bound
         return NodeCapacity(room.node_id, inside, None if fits >= UNLIMITED else fits, "" if fits >= UNLIMITED else bound)
 
-    nodes = [on_node(room) for room in list(sieve.passed)]
+    passed = list(sieve.passed)
+    looked_at(len(fleet.rooms()) - len(passed))
+    nodes = [on_node(room) for room in passed]
     nodes.sort(key=lambda node: (node.fits is not None, -(node.fits or 0), node.node_id))
     together = not ask.group_nodes and any(filter_.name in TOGETHER for filter_, _ in prepared)
     return Capacity(

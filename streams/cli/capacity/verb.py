@@ -138,9 +138,9 @@ def _one_of(kind: Flavor | PlacementRequested, asking: Kind) -> PlacementRequest
     return replace(there, count=1, instance_ids=(), image=kind.image, numa=kind.numa, pci=kind.pci, boot_from_volume=volume)
 
 
-def _counted(fleet: Fleet, request: PlacementRequested, policy: Policy, each: Callable[[], object]) -> Capacity:
+def _counted(fleet: Fleet, request: PlacementRequested, policy: Policy, looked_at: Callable[[int], object]) -> Capacity:
     """How many fit of a request's kind: none where a scheduler refuses it whatever nodes there are."""
-    return capacity(fleet, request, policy, unfit(request, policy, OWNER, 0, fleet), each)
+    return capacity(fleet, request, policy, unfit(request, policy, OWNER, 0, fleet), looked_at)
 
 
 def _item(name: str, request: PlacementRequested, found: Capacity, zones: Sequence[str]) -> dict[str, Any]:

@@ -180,3 +180,13 @@ def test_one_node_without_a_limit_comes_first_and_makes_the_sum_unlimited() -> N
 
     assert [(node.node_id, node.fits) for node in found.nodes] == [("n2", None), ("n3", 4), ("n1", 2)]
     assert found.fits is None
+
+
+@pytest.mark.parametrize("memory_mib", [1, 1 << 30])
+def test_every_node_is_told_of_once_whether_it_takes_any_or_not(memory_mib: int) -> None:
+    told: list[int] = []
+
+    found = capacity(fleet(vm=guest("vm", 1000)), wanted(memory_mib=memory_mib), DEFAULT, looked_at=told.append)
+
+    assert sum(told) == found.nodes_known == 1
+    assert bool(found.nodes) == (memory_mib == 1)
