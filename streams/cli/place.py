@@ -102,10 +102,10 @@ def _placed(request: PlacementRequested, wait_ms: int, spec: str | None, show: S
         asked_since = None if fresh else log.end(REQUESTS, number)
         if not fresh and _was_asked(log, request):
             asked_since = None
+        name = quote(request.request_id)
         try:
             position = appended(log, ask(request, new_stamp()))
         except LogUnreachable as problem:
-            name = quote(request.request_id)
             raise LogUnreachable(
                 f"{problem}. So it is open whether this was asked: ask the same with `--request {name}`, which counts once, or take it "
                 f"back with `claimlog cancel {name}`"
@@ -119,15 +119,14 @@ def _placed(request: PlacementRequested, wait_ms: int, spec: str | None, show: S
             else:
                 show.write(Report(columns=ASKED, items=[{"request_id": request.request_id, "position": str(position)}]))
             return 0
-        name = quote(request.request_id)
         try:
             found = awaited(log, request.request_id, number, since, wait_ms)
-        except LogError as problem:
+        except LogError:
             say(
                 f"claimlog: {name} was asked, and its answer cannot be read: once it can, `claimlog explain {name}` has it. The same "
                 f"with `--request {name}` counts once, any other is another instance; `claimlog cancel {name}` takes it back"
             )
-            raise problem from None
+            raise
         if found is None:
             say(
                 f"claimlog: no answer to {name} within {units.span(wait_ms)}. Is a scheduler on this log? `claimlog run` "

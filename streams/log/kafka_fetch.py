@@ -41,9 +41,10 @@ RENEWED: Final = 2 / 3
 """With so much of the patience left, who waits for a record tries another consumer: after some troubles one waits for good."""
 RENEWED_SECONDS: Final = 3 * METADATA_SECONDS
 """Of a patience that is shorter nothing is taken for that: a new one may have to look for its topics first."""
-REST_SECONDS, REST_UNREAD_SECONDS = 3.0, 30.0
-"""How long history that nobody asks for is fetched on: a broker is asked for it two hundred times a second where nothing comes. What was
-fetched and not read would have to be fetched again."""
+REST_SECONDS: Final = 3.0
+"""How long history that nobody asks for is fetched on: a broker is asked for it two hundred times a second where nothing comes."""
+REST_UNREAD_SECONDS: Final = 30.0
+"""The same where there is something that was fetched and not read: it would have to be fetched again."""
 IDLE_SECONDS: Final = 10.0
 """A partition that runs full and was not asked for so long is let go."""
 
@@ -101,8 +102,8 @@ class Fetcher:
 
     def rest(self, now: float) -> None:
         """Stop reading what nobody has asked for of late; whoever does again is served from there on, a few milliseconds later."""
-        idle = {place: now - window.asked_seconds for place, window in self.windows.items()}
-        self.drop([each for each, ago in idle.items() if ago > (REST_SECONDS if self.windows[each].is_read() else REST_UNREAD_SECONDS)])
+        idle = {place: window for place, window in self.windows.items() if now - window.asked_seconds > REST_SECONDS}
+        self.drop([place for place, window in idle.items() if window.is_read() or now - window.asked_seconds > REST_UNREAD_SECONDS])
 
     def is_dry(self, place: Partition, offset: int, now: float) -> bool:
         """Whether nothing is at hand from `offset` on in a partition that this one reads, and a look a moment ago found nothing either."""

@@ -28,7 +28,7 @@ UNKNOWN: Final = -1
 """The offset of a record that stands in the log though its acknowledgement was lost with a leader: one behind it was acknowledged."""
 # Longest sleep in one call, so that the process hears a signal; acknowledgements end it at once.
 POLL_SECONDS: Final = 0.5
-AGAIN: Final = "append the same bytes again"
+AGAIN: Final = "Some records may stand in the log; append the same bytes again"
 HEAR_SECONDS: Final = 0.05
 """How long room in the queue, or the word of what went wrong, is waited for at once."""
 
@@ -171,7 +171,7 @@ class Sender:
             except KafkaException as problem:
                 # It may follow from what befell a record before it, of which nobody has heard yet.
                 self._hear(HEAR_SECONDS)
-                raise self._refusal(error_of(problem)) from None
+                raise self._error(*self._refused() or ("", error_of(problem))) from None
             except TypeError:
                 if any(type(header) is not str for header, _ in message.headers):
                     raise
@@ -179,8 +179,9 @@ class Sender:
                 raise KeyboardInterrupt from None
 
     def _refuse_errors(self) -> None:
-        if any(batch.error() is not None for batch in self._under_way):
-            raise self._refusal()
+        refused = self._refused()
+        if refused is not None:
+            raise self._error(*refused)
         self._under_way = [batch for batch in self._under_way if not batch.is_whole()]
         if self._clients.fatal is not None and self._under_way:
             raise self._clients.fatal
@@ -202,7 +203,7 @@ class Sender:
                 raise KeyboardInterrupt from None
             if not isinstance(cause, KafkaException):
                 raise
-            raise self._refusal(error_of(cause)) from None
+            raise self._error(*self._refused() or ("", error_of(cause))) from None
 
     def _refuse_too_large(self, messages: Sequence[Message]) -> None:
         """Before anything is sent: a batch that cannot go through leaves nothing behind."""
@@ -218,11 +219,12 @@ class Sender:
                     "of message.max.bytes; nothing of its batch was sent"
                 )
 
-    def _refusal(self, following: KafkaError | None = None) -> LogError:
-        """What a record was refused for, which says more than the errors that follow from it."""
-        topic, error = next((found for batch in self._under_way if (found := batch.error()) is not None), ("", following))
-        if error is None or (self._clients.fatal is not None and not is_about_topic(error)):
-            assert self._clients.fatal is not None
+    def _refused(self) -> tuple[str, KafkaError] | None:
+        """What a record under way was refused for, and its topic: it says more than the errors that follow from it."""
+        return next((found for batch in self._under_way if (found := batch.error()) is not None), None)
+
+    def _error(self, topic: str, error: KafkaError) -> LogError:
+        if self._clients.fatal is not None and not is_about_topic(error):
             return self._clients.fatal
         doing = f"appending to {topic}" if topic else "appending"
         return log_error(error, self._settings.place, doing, self._clients.last_seen, was_there=True)
@@ -230,9 +232,7 @@ class Sender:
     def _late(self, what: str) -> LogUnreachable:
         seen = f"; last heard: {self._clients.last_seen}" if self._clients.last_seen else ""
         waited = "in the time that an end may take" if self._clients.is_hurried else f"for {self._settings.patience_ms} ms"
-        return LogUnreachable(
-            f"{self._settings.place}: appending: {what} {waited}{seen}. Some records may stand in the log; {AGAIN}"
-        )
+        return LogUnreachable(f"{self._settings.place}: appending: {what} {waited}{seen}. {AGAIN}")
 
     def _give_up(self) -> None:
         """Take back what waits and what is under way, so that this producer sends none of it again.
@@ -241,9 +241,10 @@ class Sender:
         """
         producer, self._producer = self._producer, None
         lost, self._under_way = self._under_way, []
-        why = f"{self._settings.place}: appending: given up with what was sent beside it. Some records may stand in the log; {AGAIN}"
+        why = f"{self._settings.place}: appending: given up with what was sent beside it. {AGAIN}"
         for batch in lost:
-            batch.lost = None if batch.is_whole() else LogUnreachable(why)
+            if not batch.is_whole():
+                batch.lost = LogUnreachable(why)
         if producer is not None:
             with suppress(KafkaException):
                 producer.purge(blocking=False)

@@ -91,8 +91,7 @@ def capacity(
 ) -> Capacity:
     """How many more instances of `request`'s kind (its count aside) the fleet takes, each node by itself. Leaves the fleet as it was.
 
-    `unusable` is why no scheduler of this policy would place it, if there is anything. `looked_at` is told of
-    nodes as they are done with, how many.
+    `unusable` is why no scheduler of this policy would place it, if there is anything. `looked_at` is told how many nodes are done with.
     """
     one = replace(request, request_id=NOBODYS, count=1, instance_ids=())
     home = fleet.empty_home(one.group.group_id) if one.group is not None and one.group.policy == "affinity" else None
@@ -134,7 +133,7 @@ def _capacity(fleet: Fleet, one: PlacementRequested, policy: Policy, unusable: s
         at_least=any(node.at_least for node in nodes),
         nodes=tuple(nodes),
         nodes_known=len(fleet.rooms()),
-        rejected={rejection.filter: rejection.rejected for rejection in sieve.rejections if rejection.rejected},
+        rejected={each.filter: each.rejected for each in sieve.rejections if each.rejected},
         tried=tried,
         numa=ask.item.numa,
         pci=ask.item.pci,
